@@ -125,6 +125,16 @@ STOP_SIGNALS = tuple(int(getattr(signal, name)) for name in ("SIGINT", "SIGTERM"
 KILL_SIGNAL = int(getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
+def main_memory_mb() -> float | None:
+    """Main memory of this machine, or the limit of its container, in MB; None if the system does not report it."""
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError, ValueError):  # "max" if the container has no limit
+        size = min(size, int((CGROUP / "memory.max").read_text()))
+    return size / 1e6
+
+
 def _module(name: str) -> Any:
     """A module of the standard library that not every system has, or None."""
     try:

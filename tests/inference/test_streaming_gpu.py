@@ -12,7 +12,6 @@ from fate.errors import FateError
 from fate.events.events import Events
 from fate.events.window import Window
 from fate.inference.streaming_step import MIN_CAPACITY, GraphStep, Precision, compile_for_streaming
-from fate.models.boxes import iou
 from fate.models.detector import Detector
 from tests.inference.test_streaming import ALL, plain, stream, window_of, worst
 from tests.models.small_detectors import FAMILIES, batch_of, small_detector
@@ -62,14 +61,10 @@ def test_a_graph_suppresses_duplicates_as_the_detector_does(
 ) -> None:
     batches, given = stream(3), {**ALL, "max_overlap": 0.3}
     step = compile_for_streaming(on_gpu[family], "cuda", precision="float32", **given)
-    found = [step(batch) for batch in batches]
-    everything = plain(on_gpu[family], batches)
-    for windows, every in zip(found, everything, strict=True):
+    found, expected = [step(batch) for batch in batches], plain(on_gpu[family], batches, max_overlap=0.3)
+    assert worst(found, expected, pixels=0.05, score=1e-4) <= 0.02  # rounding may decide for one of two equal boxes
+    for windows, every in zip(found, plain(on_gpu[family], batches), strict=True):
         assert 0 < len(windows[0].boxes) < len(every[0].boxes)
-        for class_id in windows[0].class_ids.unique():
-            boxes = windows[0].boxes[windows[0].class_ids == class_id]
-            overlaps = iou(boxes[:, None], boxes[None]).fill_diagonal_(0)
-            assert float(overlaps.max()) <= 0.301
 
 
 @families

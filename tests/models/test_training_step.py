@@ -157,7 +157,7 @@ def test_a_step_looks_at_no_value_of_its_device_but_to_match(family: str, monkey
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU on this machine")
 @families
-def test_a_gpu_is_waited_for_once_to_match_and_else_never(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_waited_for_to_match_only(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     detector = small_detector(family).to("cuda").train()
     batch = batch_of(some_windows(STEPS * STREAMS)).to("cuda")
     targets = [some_targets(3), None, some_targets(0), some_targets(5)]
@@ -169,7 +169,7 @@ def test_a_gpu_is_waited_for_once_to_match_and_else_never(family: str, monkeypat
     copies = []
 
     def allowed(*given: Any) -> Matches:
-        """Waits, but for one copy to the CPU alone."""
+        """Waits for copies to the CPU only: one of the best predictions, one of the costs if boxes compete for them."""
         with monkeypatch.context() as inside:
             inside.setattr(Tensor, "cpu", lambda table: copies.append(1) or waited_for(table))
             return match(*given)
@@ -188,7 +188,7 @@ def test_a_gpu_is_waited_for_once_to_match_and_else_never(family: str, monkeypat
         step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert len(copies) == (1 if family == "evrt" else 0)
+    assert len(copies) in ((1, 2) if family == "evrt" else (0,))
 
 
 @families

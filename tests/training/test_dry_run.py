@@ -25,7 +25,7 @@ def test_a_dry_run_tries_the_rates_of_the_end_and_the_teacher_too(drives: Path) 
     strategy, data = {"name": "consistency", "rates": [20, 200]}, {"random": 4}
     config = small_config(drives, strategy=strategy, data=data, run={"validate_hz": [20, 200]})
     for device in ("cpu", "cuda"):
-        for first, last in load_tries(replace(build(config), device=device))[0].values():
+        for first, last in load_tries(replace(build(config), device=device), (1, 2)).batches.values():
             assert rates(first) == {20.0}
             assert first.teacher is None
             assert 200.0 in rates(last)
@@ -38,15 +38,13 @@ def test_a_dry_run_tries_the_rates_of_the_end_and_the_teacher_too(drives: Path) 
     assert any(f"{found.validations} validation" in line and "220 windows" in line for line in found.lines())
 
 
-def test_a_gpu_tries_whole_batches_and_a_cpu_pieces_that_need_as_long_a_teacher(drives: Path) -> None:
+def test_a_part_of_a_batch_needs_as_long_a_teacher_as_the_whole(drives: Path) -> None:
     strategy = {"name": "consistency", "rates": [20, 40, 200]}
     parts = build(small_config(drives, strategy=strategy, data={"random": 4, "streams": 4, "steps": 6}))
-    whole, labelled, _ = load_tries(replace(parts, device="cuda"))
-    pieces, labelled_too, _ = load_tries(replace(parts, device="cpu"))
-    assert list(whole) == [8]
-    assert list(pieces) == [1, 2]
-    assert labelled == labelled_too == sum(of is not None for of in whole[8][0].labels)
-    late, of_all = pieces[2][1], whole[8][1]
+    tries = load_tries(parts, (1, 2))
+    assert sorted(tries.batches) == [1, 2, 8]
+    assert tries.labelled_windows == sum(of is not None for of in tries.batches[8][0].labels)
+    late, of_all = tries.batches[2][1], tries.batches[8][1]
     assert {clip.stream for clip in late.clips} == {False, True}
     assert set(late.clips) <= set(of_all.clips)
     assert late.teacher is not None
@@ -66,12 +64,15 @@ def test_time_and_memory_of_a_piece_are_scaled_to_all_clips_and_the_dry_run_says
 
     monkeypatch.setattr(planning, "time_step", step)
     monkeypatch.setattr(planning, "peak_gb", lambda device: 1 + 0.25 * most[0])
+    monkeypatch.setattr(planning, "main_memory_mb", lambda: 4000.0)
     said: list[str] = []
     config = small_config(drives, data={"random": 4, "streams": 2}, run={"accumulate": 2})
     found = dry_run(config, progress=lambda done, total, text: said.append(text))
     assert most == [2]
     assert (found.tried, found.step_s, found.memory_gb) == (2, pytest.approx(2 * 3.0), pytest.approx(2.5))
     assert any("estimates: 2 of the 6 clips" in line for line in found.lines())
+    assert found.largest == 12
+    assert any("12 clips" in line for line in found.lines())
     assert said == ["loading a batch of 6 clips of 3 windows", "training on 1 of 6 clips", "training on 2 of 6 clips"]
     small = dry_run(small_config(drives))
     assert (small.tried, small.step_s, small.memory_gb) == (2, pytest.approx(1.0), pytest.approx(1.5))

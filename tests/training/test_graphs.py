@@ -90,16 +90,19 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 def trained_on(
-    drives: Path, device: str, record: bool, model: dict[str, Any], precision: str
+    drives: Path, device: str, record: bool, model: dict[str, Any], precision: str, **run: Any
 ) -> dict[str, list[Tensor]]:
-    """What a few batches of clips at 20 and 200 Hz give, teacher and all; weights stay as they are."""
+    """What a few batches of clips at 20 and 200 Hz give, teacher and all; weights stay as they are.
+
+    With ``accumulate``, gradients are those of so many batches.
+    """
     from fate.training.module import TrainingModule
 
     config = small_config(
         drives,
         model={"encoder_options": {"channels": 8, "max_events": None, "max_pillars": None}, "options": {}, **model},
         strategy={"name": "consistency", "rates": [20, 200], "consistency_score": 0.0},
-        run={"epochs": 1, "epoch_steps": BATCHES, "device": device, "precision": precision, "graphs": record},
+        run={"epochs": 1, "epoch_steps": BATCHES, "device": device, "precision": precision, "graphs": record, **run},
     )
     parts = build(config)
     torch.manual_seed(1)
@@ -107,10 +110,12 @@ def trained_on(
     module.prepare(device)
     assert module.records == (record and device == "cuda")
     if record and device == "cpu":
-        module._features, module._taught = RecordedFeatures(module.student), RecordedFeatures(module.teacher)
+        module._features = RecordedFeatures(module.student, copy_gradients=config.run.accumulate > 1)
+        module._taught = RecordedFeatures(module.teacher)
     found: dict[str, list[Tensor]] = {"loss": [], "gradient": [], "gradient in 32 bits": [], "memory": []}
-    for batch in islice(parts.batches(), BATCHES):
-        module.zero_grad(set_to_none=True)
+    for number, batch in enumerate(islice(parts.batches(), BATCHES)):
+        if number % config.run.accumulate == 0:
+            module.zero_grad(set_to_none=True)
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
             loss = module.training_step(batch, 0)
         loss.backward()
@@ -138,7 +143,20 @@ def test_graphs_change_nothing(drives: Path, device: str, name: str, precision: 
         model["options"] = {"remember": False}
     if name.startswith("s5"):
         model["encoder_options"] = {}
-    plain, recorded = (trained_on(drives, device, record, model, precision) for record in (False, True))
+    compare(*(trained_on(drives, device, record, model, precision) for record in (False, True)), precision)
+
+
+@pytest.mark.parametrize("run", [{"accumulate": 2}, {"activation_checkpointing": "all"}], ids=str)
+def test_graphs_change_nothing_with_accumulated_batches_or_checkpointed_activations(
+    drives: Path, device: str, run: dict[str, Any]
+) -> None:
+    model, plain_run = {"name": "fate-s-nano"}, {**run, "activation_checkpointing": "none"}
+    plain = trained_on(drives, device, False, model, "float32", **plain_run)
+    compare(plain, trained_on(drives, device, True, model, "float32", **run), "float32")
+
+
+def compare(plain: dict[str, list[Tensor]], recorded: dict[str, list[Tensor]], precision: str) -> None:
+    """Compare values of a training without and with graphs."""
     allowed = 3e-3 if precision == "float32" else 3e-2
     for kind, values in plain.items():
         assert len(values) == len(recorded[kind])

@@ -31,6 +31,8 @@ from fate.training.settings import Accepts, list_settings
 from fate.yaml_files import load_yaml, parse_yaml, plain_tree
 
 StrategyName = Literal["supervised", "multi_frequency", "consistency", "interpolation", "fat", "any_rate"]
+#: Which blocks run again in the backward pass: none, those of a DETR head, or those of backbone, neck and head.
+Checkpointing = Literal["none", "head", "all"]
 
 #: Where the configurations of the package lie, one folder for each dataset.
 FOLDER = Path(__file__).parent.parent / "configs"
@@ -150,6 +152,11 @@ class RunConfig(_Frozen):
     epochs: Positive = Field(400, description="length of the run in epochs, R of the curriculum; as in the paper")
     epoch_steps: Positive = Field(1000, description="optimiser steps per epoch; as in EvRT-DETR")
     accumulate: Positive = Field(1, description="batches per optimiser step")
+    activation_checkpointing: Checkpointing = Field(
+        "none",
+        description="save memory: blocks of a DETR head (head), or of backbone, neck and head (all), run again in the"
+        " backward pass; slower, with the same result",
+    )
     precision: Literal["auto", "float32", "bf16"] = Field(
         "auto", description="auto uses bf16 on a GPU (float32 for encoder, S5 and losses) and float32 on a CPU"
     )
@@ -220,7 +227,16 @@ class TrainConfig(_Frozen):
 
     def fingerprint(self) -> str:
         """A hash of all fields that affect the trained weights."""
-        others = {"device", "graphs", "save_every", "log_every", "validate_every", "validate_hz", "validate_recordings"}
+        others = {
+            "device",
+            "graphs",
+            "activation_checkpointing",
+            "save_every",
+            "log_every",
+            "validate_every",
+            "validate_hz",
+            "validate_recordings",
+        }
         without = {"data": {"workers", "resident_gb"}, "run": others}
         content = self.model_dump(mode="json", by_alias=True, exclude=without)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

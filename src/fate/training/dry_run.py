@@ -1,29 +1,35 @@
 """A dry run: build everything, check the data, and measure a training step on one or two batches.
 
-A GPU tries whole batches. On a CPU these can take minutes, so it tries one clip, then two, and extrapolates time and
-memory to the whole batch.
+A GPU tries small batches to find settings that fit in its memory, and then a whole batch. On a CPU a whole batch can
+take minutes, so time and memory are extrapolated from one and two clips.
 """
 
 from __future__ import annotations
 
+import gc
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 import torch
 
-from fate.data.clips import Grid, canonical_steps
+from fate.data.clips import Clip, Grid, canonical_steps
 from fate.data.dataset import DataFaults, data_faults
 from fate.data.loading import ClipBatch
-from fate.processes import peak_memory_mb
+from fate.processes import main_memory_mb, peak_memory_mb
 from fate.progress import Progress, ignore
 from fate.text import duration, plural
-from fate.training.config import TrainConfig
+from fate.training.config import Checkpointing, TrainConfig
+from fate.training.fitting import changed_settings, find_fit, largest_batch, predict_memory
 from fate.training.loop import TrainingParts, build, need_lightning
 
 #: Steps tried with each batch: the first warms up.
 TRIED = 3
+#: The share of a GPU's memory that a step may use; fragments and graphs of other shapes need the rest.
+USABLE = 0.93
 #: On a CPU no further step is tried after this time, in seconds.
 ENOUGH_S = 4.0
 
@@ -32,7 +38,8 @@ ENOUGH_S = 4.0
 class DryRun:
     """The result of a dry run."""
 
-    parts: TrainingParts
+    parts: TrainingParts  #: with settings that fit in memory
+    given: TrainConfig  #: the settings that were given
     faults: DataFaults
     labelled_windows: int  #: of the first batch
     tried: int  #: clips that a step was tried with
@@ -40,6 +47,8 @@ class DryRun:
     step_s: float  #: as it would be with all clips, like memory
     window_s: float  #: time to detect in one window, in validation
     memory_gb: float | None  #: None where the system does not tell it
+    limit_gb: float | None = None  #: memory that a step may use; None where the system does not tell it
+    largest: int | None = None  #: most clips in a batch that fit; None if that is unknown
 
     @property
     def validations(self) -> int:
@@ -86,6 +95,13 @@ class DryRun:
         ]
         if self.memory_gb is not None:
             lines.append(f"{self.memory_gb:.1f} GB of {'GPU' if parts.device == 'cuda' else 'main'} memory")
+        if self.largest is not None:
+            lines.append(
+                f"the largest batch that fits in {self.limit_gb:.0f} GB has about {plural(self.largest, 'clip')}"
+                " (data.random + data.streams)"
+            )
+        if changes := changed_settings(self.given, config):
+            lines.append(f"the given settings do not fit in memory; these do, and were tried: {changes}")
         if self.tried != size:
             tried = f"{self.tried} of the {size} clips of a batch were tried, to be quick"
             lines.append(f"time and memory are estimates: {tried}")
@@ -95,49 +111,111 @@ class DryRun:
 def dry_run(config: TrainConfig, progress: Progress = ignore) -> DryRun:
     """Build everything, train on one or two batches, and predict time and memory; ``progress`` takes texts."""
     need_lightning()
-    from fate.training.module import TrainingModule  # noqa: PLC0415  (Lightning takes seconds to load)
-
-    parts = build(config)
-    size = config.batch_size
+    parts, given = build(config), config
+    size, limit = config.batch_size, memory_limit_gb(parts.device)
     progress(0, None, f"loading a batch of {size} clips of {config.data.steps} windows")
-    tries, labelled_windows, load_s = load_tries(parts)
-    module = TrainingModule(parts.detector, parts.strategy, config)
-    module.prepare(parts.device)
-    optimiser = module.configure_optimizers()["optimizer"]
-    step_s, memory = 0.0, dict[int, float]()
-    for clips, batches in tries.items():
-        progress(0, None, f"training on {clips} of {size} clips")
-        module.memory = None  # its batch size was another
-        fastest = []
-        for batch in batches:
-            spent: list[float] = []
-            while len(spent) < TRIED and not (parts.device == "cpu" and sum(spent) > ENOUGH_S):
-                spent.append(time_step(module, optimiser, batch))
-            fastest.append(min(spent))
-        step_s = sum(fastest) / len(fastest)
-        peak = peak_gb(parts.device)
-        if peak is not None:
-            memory[clips] = peak
-    least, most = min(tries), max(tries)
-    growth = (memory[most] - memory[least]) / max(most - least, 1) if memory else 0.0
+    counts = (max(size // 8, 1), max(size // 4, 2)) if parts.device == "cuda" else (1, 2)
+    tries = load_tries(parts, counts)
+    if parts.device == "cuda":
+        found, parts, largest = _try_gpu(parts, tries, counts, limit, progress)
+    else:
+        measured: dict[int, float] = {}
+        for count in sorted({min(count, size) for count in counts}):
+            progress(0, None, f"training on {count} of {size} clips")
+            found = measure_steps(parts, tries.batches[count])
+            if found.memory_gb is not None:
+                measured[count] = found.memory_gb
+        memory = predict_memory(measured, size) if measured else None
+        found = Measured(count, found.step_s * size / count, found.window_s, memory)
+        largest = largest_batch(measured, limit) if len(measured) > 1 and limit is not None else None
     return DryRun(
         parts=parts,
+        given=given,
         faults=data_faults(parts.dataset, parts.validation),
-        labelled_windows=labelled_windows,
-        tried=most,
-        load_s=load_s,
-        step_s=step_s * size / most * config.run.accumulate,
-        window_s=time_window(module, tries[most][0]),
-        memory_gb=memory[most] + growth * (size - most) if memory else None,
+        labelled_windows=tries.labelled_windows,
+        tried=found.clips,
+        load_s=tries.load_s,
+        step_s=found.step_s * parts.config.run.accumulate,
+        window_s=found.window_s,
+        memory_gb=found.memory_gb,
+        limit_gb=limit,
+        largest=largest,
     )
 
 
-def load_tries(parts: TrainingParts) -> tuple[Mapping[int, Sequence[ClipBatch]], int, float]:
-    """Load a batch of the first epoch and, with a curriculum, one of the last epoch; for a CPU only one and two clips.
+def _try_gpu(
+    parts: TrainingParts, tries: Tries, counts: tuple[int, int], limit: float | None, progress: Progress
+) -> tuple[Measured, TrainingParts, int | None]:
+    """Find settings that fit on the GPU, and measure a whole batch with them."""
+    size = parts.config.batch_size
 
-    A curriculum begins at 20 Hz alone, where the teacher, which costs time and memory, is not used yet. Returns the
-    batches by their number of clips, in rising order; the labelled windows of the first whole batch; and the seconds to
-    load a whole batch.
+    def memory_of(choice: Checkpointing, count: int) -> float:
+        progress(0, None, f"training on {count} of {size} clips, activation checkpointing: {choice}")
+        run = parts.config.run.model_copy(update={"activation_checkpointing": choice})
+        try:
+            found = measure_steps(
+                replace(parts, config=parts.config.model_copy(update={"run": run})), tries.batches[count]
+            )
+        except torch.OutOfMemoryError:
+            return math.inf
+        return found.memory_gb or 0.0
+
+    limit = math.inf if limit is None else limit
+    while True:
+        fit = find_fit(parts.config, memory_of, (min(counts), max(counts)), limit)
+        fitting = build(fit.config)
+        progress(0, None, f"training on a whole batch of {fit.config.batch_size} clips")
+        whole = load_tries(fitting, (fit.config.batch_size,)).batches[fit.config.batch_size]
+        try:
+            return measure_steps(fitting, whole), fitting, fit.largest
+        except torch.OutOfMemoryError:  # the prediction was too low
+            limit *= 0.9
+
+
+class Measured(NamedTuple):
+    """Time and memory of training steps."""
+
+    clips: int
+    step_s: float
+    window_s: float  #: time to detect in one window, in validation
+    memory_gb: float | None
+
+
+def measure_steps(parts: TrainingParts, batches: Sequence[ClipBatch]) -> Measured:
+    """Train on each of the batches a few times, from a fresh training module; the detector is trained in place."""
+    from fate.training.module import TrainingModule  # noqa: PLC0415  (Lightning takes seconds to load)
+
+    on_gpu = parts.device == "cuda"
+    gc.collect()
+    if on_gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    module = TrainingModule(parts.detector, parts.strategy, parts.config)
+    module.prepare(parts.device)
+    optimiser = module.configure_optimizers()["optimizer"]
+    fastest = []
+    for batch in batches:
+        spent: list[float] = []
+        while len(spent) < TRIED and not (not on_gpu and sum(spent) > ENOUGH_S):
+            spent.append(time_step(module, optimiser, batch))
+        fastest.append(min(spent))
+    memory = peak_gb(parts.device)
+    return Measured(len(batches[0].clips), sum(fastest) / len(fastest), time_window(module, batches[0]), memory)
+
+
+class Tries(NamedTuple):
+    """Batches to measure."""
+
+    batches: Mapping[int, Sequence[ClipBatch]]  #: by their number of clips
+    labelled_windows: int  #: of the first whole batch
+    load_s: float  #: time to load a whole batch in one process
+
+
+def load_tries(parts: TrainingParts, counts: Sequence[int]) -> Tries:
+    """Load a batch of the first epoch and, with a curriculum, one of the last epoch, with these numbers of clips.
+
+    A curriculum begins at 20 Hz alone, where the teacher, which costs time and memory, is not used yet. A part of a
+    batch has the clips with the most windows of the teacher, random ones and streams in turn.
     """
     plan, size = parts.plan, parts.config.batch_size
     last = parts.config.steps * parts.config.run.accumulate - 1
@@ -147,16 +225,20 @@ def load_tries(parts: TrainingParts) -> tuple[Mapping[int, Sequence[ClipBatch]],
     began = time.perf_counter()
     whole = [reader.batch(clips) for clips in planned]
     seconds = (time.perf_counter() - began) / len(whole)
-    tries: dict[int, list[ClipBatch]] = {size: whole}
-    if parts.device == "cpu" and size > 2:
-        tries = {1: [], 2: []}
-        for clips in planned:  # a random clip and a stream, those with the most windows of the teacher
-            busiest = sorted(clips, key=lambda clip: canonical_steps([clip], 0), reverse=True)
-            others = [clip for clip in busiest if clip.stream != busiest[0].stream] or busiest[1:]
-            for count in tries:
-                tries[count].append(reader.batch([busiest[0], others[0]][:count]))
+    batches: dict[int, list[ClipBatch]] = {size: whole}
+    for count in counts:
+        if count < size:
+            batches[count] = [reader.batch(_busiest(clips, count)) for clips in planned]
     reader.close()
-    return tries, sum(labels is not None for labels in whole[0].labels), seconds
+    return Tries(batches, sum(labels is not None for labels in whole[0].labels), seconds)
+
+
+def _busiest(clips: Sequence[Clip], count: int) -> list[Clip]:
+    """The clips with the most windows of the teacher, random clips and streams in turn."""
+    ordered = sorted(clips, key=lambda clip: canonical_steps([clip], 0), reverse=True)
+    same = [clip for clip in ordered if clip.stream == ordered[0].stream]
+    others = [clip for clip in ordered if clip.stream != ordered[0].stream]
+    return [clip for pair in zip_longest(same, others) for clip in pair if clip is not None][:count]
 
 
 def time_step(module: Any, optimiser: torch.optim.Optimizer, batch: ClipBatch) -> float:
@@ -185,7 +267,16 @@ def time_window(module: Any, batch: ClipBatch) -> float:
 
 def peak_gb(device: str) -> float | None:
     """Peak of the memory in use so far, in GB; None if the system does not report it."""
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated() / 1e9
+    if device == "cuda":  # reserved memory includes that of CUDA graphs, which nothing else can use
+        return torch.cuda.max_memory_reserved() / 1e9
     peak = peak_memory_mb()
     return None if peak is None else peak / 1000
+
+
+def memory_limit_gb(device: str) -> float | None:
+    """Memory in GB that a training step may use; None if the system does not report it."""
+    if device == "cuda":
+        free, _ = torch.cuda.mem_get_info()
+        return USABLE * (free + torch.cuda.memory_reserved()) / 1e9
+    size = main_memory_mb()
+    return None if size is None else size / 1000

@@ -29,12 +29,12 @@ MAX_GRAPHS = 24
 class RecordedFeatures:
     """``detector.features`` as CUDA graphs, on one GPU, for weights whose storage does not change.
 
-    The next call overwrites the returned features and the gradients of weights. The returned state has no gradient;
-    training detaches it anyway.
+    The next call overwrites the returned features and, unless ``copy_gradients``, the gradients of weights: set it if
+    gradients of several batches are accumulated. The returned state has no gradient; training detaches it anyway.
     """
 
-    def __init__(self, detector: Detector) -> None:
-        self.detector = detector
+    def __init__(self, detector: Detector, copy_gradients: bool = False) -> None:
+        self.detector, self.copy_gradients = detector, copy_gradients
         self._recorded: dict[tuple[Any, ...], _Recorded] = {}
         self._pool: Any = None
         self._zero_states: dict[int, State] = {}  # by batch size
@@ -58,7 +58,9 @@ class RecordedFeatures:
             own = self._room.like(inputs)
             self._recorded[key] = _record(self.detector, own, before, steps, known, self._pool)
         recorded = self._recorded[key]
-        found = _Replayed.apply(recorded, len(inputs), *inputs, *recorded.weights)  # type: ignore[no-untyped-call]
+        found = _Replayed.apply(  # type: ignore[no-untyped-call]
+            recorded, self.copy_gradients, len(inputs), *inputs, *recorded.weights
+        )
         parts = found[recorded.levels :]
         return list(found[: recorded.levels]), states.rebuilt(before, [part.clone() for part in parts])
 
@@ -196,11 +198,11 @@ class _Replayed(torch.autograd.Function):
     """Replay the graphs: inputs and weights to feature maps and state."""
 
     @staticmethod
-    def forward(ctx: Any, recorded: _Recorded, inputs: int, *given: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, recorded: _Recorded, copy_gradients: bool, inputs: int, *given: Tensor) -> tuple[Tensor, ...]:
         for own, new in zip(recorded.inputs, given[:inputs], strict=True):
             own.detach().copy_(new)
         recorded.forward.replay()
-        ctx.recorded = recorded
+        ctx.recorded, ctx.copy_gradients = recorded, copy_gradients
         results = tuple(part.detach() for part in recorded.outputs)
         ctx.mark_non_differentiable(*results[recorded.levels :])
         return results
@@ -212,4 +214,7 @@ class _Replayed(torch.autograd.Function):
             own.copy_(new)
         if recorded.backward is not None:
             recorded.backward.replay()
-        return None, None, *(None if part is None else part.detach() for part in recorded.gradients)
+        found = [None if part is None else part.detach() for part in recorded.gradients]
+        if ctx.copy_gradients:
+            found = [None if part is None else part.clone() for part in found]
+        return None, None, None, *found

@@ -245,9 +245,14 @@ def train(
         try:
             with closing(_batches(parts, module)) as batches:
                 engine.fit(module, train_dataloaders=batches, ckpt_path=resumed, weights_only=True)
-        except BaseException:
+        except BaseException as error:
             if (kill := getattr(engine.strategy.launcher, "kill", None)) is not None:
                 kill(KILL_SIGNAL)  # the processes that this one has started would wait for it
+            if isinstance(error, torch.OutOfMemoryError):
+                raise FateError(
+                    f"a batch of {requested.batch_size} clips of {requested.data.steps} windows does not fit in the"
+                    " memory of the GPU; fate train --dry-run with the same settings finds some that fit"
+                ) from error
             raise
         if checkpoints.failed and engine.is_global_zero:
             raise FateError(

@@ -26,6 +26,7 @@ from fate.models import state as states
 from fate.models.detector import Detector
 from fate.models.outputs import Outputs, to_device
 from fate.rates import CANONICAL_US
+from fate.training.activation_checkpointing import checkpoint_activations
 from fate.training.config import OptimiserConfig, TrainConfig
 from fate.training.graphs import RecordedFeatures, leave_default_stream, return_to_default_stream
 from fate.training.several_processes import processes, synchronise_norms
@@ -74,12 +75,14 @@ class TrainingModule(LightningModule):
         if on_gpu:
             self.student.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self.teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        checkpoint_activations(self.student, run.activation_checkpointing)
         self._features, self._taught = self.student.features, self.teacher.features
         if run.compile:
             self._features = torch.compile(self.student.features)
-        elif on_gpu and run.graphs and run.accumulate == processes() == run.devices * run.nodes == 1:
-            leave_default_stream()  # graphs overwrite gradients, so they serve one batch a step and one process
-            self._features, self._taught = RecordedFeatures(self.student), RecordedFeatures(self.teacher)
+        elif on_gpu and run.graphs and processes() == run.devices * run.nodes == 1:
+            leave_default_stream()
+            self._features = RecordedFeatures(self.student, copy_gradients=run.accumulate > 1)
+            self._taught = RecordedFeatures(self.teacher)
 
     @property
     def records(self) -> bool:

@@ -88,10 +88,9 @@ def cheapest_pairs(cost: Tensor, counts: Sequence[int]) -> RowPairs:
     sizes = np.asarray(counts, np.int64)
     if not sizes.any() or not columns:
         return RowPairs(*np.zeros((3, 0), np.int64))
-    known = torch.from_numpy(sizes)
     index = torch.arange(rows, device=cost.device)
     best = cost.argmin(dim=2)
-    valid_rows = index < (known.pin_memory() if cost.is_cuda else known).to(cost.device, non_blocking=True)[:, None]
+    valid_rows = index < to_device(torch.from_numpy(sizes), cost.device)[:, None]
     distinct = torch.where(valid_rows, best, columns + index).sort(dim=1).values  # invalid rows never compete
     competing = (distinct[:, 1:] == distinct[:, :-1]).any(dim=1, keepdim=True)
     finite = cost.isfinite().all().expand(len(cost), 1)
@@ -104,7 +103,7 @@ def cheapest_pairs(cost: Tensor, counts: Sequence[int]) -> RowPairs:
     column, solved = table[:, :rows], np.flatnonzero(table[:, rows])
     valid = np.arange(rows) < sizes[:, None]
     if len(solved):
-        chosen = torch.from_numpy(solved).to(cost.device)
+        chosen = to_device(torch.from_numpy(solved), cost.device)
         for number, costs in zip(solved, cost.index_select(0, chosen).cpu().numpy(), strict=True):
             solved_rows, solved_columns = linear_sum_assignment(costs[: sizes[number]])
             valid[number], column[number, solved_rows] = False, solved_columns

@@ -1,0 +1,77 @@
+"""Activation checkpointing saves memory and changes no loss, gradient or statistic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from fate.models import state as states
+from fate.training.activation_checkpointing import checkpoint_activations
+from fate.training.config import Checkpointing
+from fate.training.loop import build
+from tests.training.conftest import small_config
+
+pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
+
+
+def trained_with(drives: Path, name: str, choice: Checkpointing) -> tuple[dict[str, Tensor], int]:
+    """Loss, gradients, state and statistics of one batch, and the bytes that were kept for the backward pass."""
+    from fate.training.module import TrainingModule
+
+    config = small_config(
+        drives,
+        model={
+            "name": name,
+            "options": {},
+            "encoder_options": {"channels": 8, "max_events": None, "max_pillars": None},
+        },
+        run={"epochs": 1, "epoch_steps": 1, "device": "cpu", "activation_checkpointing": choice},
+    )
+    parts = build(config)
+    torch.manual_seed(1)
+    module = TrainingModule(parts.detector, parts.strategy, config)
+    module.prepare("cpu")
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = module.training_step(next(iter(parts.batches())), 0)
+    loss.backward()
+    found = {"loss": loss.detach()}
+    found |= {f"state {i}": part for i, part in enumerate(states.tensors(module.memory))}
+    found |= {f"statistic {name}": buffer.clone() for name, buffer in module.student.named_buffers()}
+    for weight_name, weight in module.student.named_parameters():
+        if weight.grad is not None:
+            found[f"gradient {weight_name}"] = weight.grad
+    return found, sum(kept.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "shares"), [("fate-e-tiny", {"head": 0.9, "all": 0.5}), ("fate-s-nano", {"head": 1.0, "all": 0.9})]
+)
+def test_results_are_the_same_with_less_memory(drives: Path, name: str, shares: dict[Checkpointing, float]) -> None:
+    expected, whole = trained_with(drives, name, "none")
+    assert any(key.startswith("gradient") and bool(value.any()) for key, value in expected.items())
+    for choice, share in shares.items():
+        found, kept = trained_with(drives, name, choice)
+        assert kept <= share * whole
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            torch.testing.assert_close(found[key], value, rtol=0, atol=0, msg=lambda text, key=key: f"{key}: {text}")
+
+
+def test_a_second_choice_replaces_the_first(drives: Path) -> None:
+    config = small_config(drives, model={"name": "fate-s-nano", "options": {}}, run={"device": "cpu"})
+    detector = build(config).detector
+    plain = {name: module.forward for name, module in detector.named_modules()}
+    checkpoint_activations(detector, "all")
+    assert any(module.forward != plain[name] for name, module in detector.named_modules())
+    checkpoint_activations(detector, "none")
+    assert all(module.forward == plain[name] for name, module in detector.named_modules())
