@@ -4,6 +4,9 @@ With a small detector the GPU computes for 20 ms a step, but Python needs 50 ms 
 shapes of backbone and neck are the same in every step, because they process all T · B windows at once. So their forward
 and backward passes are captured once for each shape and replayed with one call. Encoder, head and losses have changing
 shapes and run without graphs. Weights and running statistics are read and written in place.
+
+``torch.cuda.make_graphed_callables`` takes the same time, but its warm-up changes running statistics, and a capture
+fails if another thread allocates pinned memory meanwhile, as the data loader does (measurements: docs, Performance).
 """
 
 from __future__ import annotations
