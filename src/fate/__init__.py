@@ -62,6 +62,8 @@ if TYPE_CHECKING:  # "as" makes a name public for type checkers
     from fate.workflows.commands import train as train
     from fate.workflows.demo import demo as demo
     from fate.workflows.detect import detect as detect
+    from fate.workflows.rehearsal import RehearsalRequest as RehearsalRequest
+    from fate.workflows.rehearsal import rehearse as rehearse
     from fate.workflows.studies.study import study as study
 
     models, view = list_models, show_recording
@@ -104,6 +106,7 @@ _MODULES = {
     "workflows.commands": ("evaluate", "train"),
     "workflows.demo": ("demo",),
     "workflows.detect": ("detect",),
+    "workflows.rehearsal": ("RehearsalRequest", "rehearse"),
     "workflows.studies.study": ("study",),
 }
 #: Packages that are called like a command, and can be called.
