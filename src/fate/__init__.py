@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # "as" makes a name public for type checkers
     from fate.workflows.commands import densify as densify
     from fate.workflows.commands import evaluate as evaluate
     from fate.workflows.commands import train as train
+    from fate.workflows.compare import compare as compare
     from fate.workflows.demo import demo as demo
     from fate.workflows.detect import detect as detect
     from fate.workflows.rehearsal import RehearsalRequest as RehearsalRequest
@@ -106,6 +107,7 @@ _MODULES = {
     "workflows.commands": ("evaluate", "train"),
     "workflows.demo": ("demo",),
     "workflows.detect": ("detect",),
+    "workflows.compare": ("compare",),
     "workflows.rehearsal": ("RehearsalRequest", "rehearse"),
     "workflows.studies.study": ("study",),
 }

@@ -76,6 +76,11 @@ class Stage:
     waiting: float | None = None  #: share of the time that training waits for data
 
     @property
+    def speed(self) -> str:
+        """The speed in steps per second, or in hours of recording per hour."""
+        return f"{self.rate:.3g} / s" if self.unit == "steps" else f"{self.rate * 3600:.3g} × real time"
+
+    @property
     def projected_h(self) -> float:
         """Hours of the full scale."""
         return self.full / self.rate / 3600
@@ -100,7 +105,7 @@ class Rehearsal:
             disk = stage.disk_gb * (stage.full / stage.done if stage.unit != "steps" else 1)
             rows.append([
                 stage.name, f"{stage.done:.3g} {stage.unit}", f"{stage.full:,.0f}".replace(",", " "),
-                f"{stage.rate:.3g} / s", waiting, f"{stage.projected_h:.1f}",
+                stage.speed, waiting, f"{stage.projected_h:.1f}",
                 *("" if value is None else f"{value:.1f}" for value in (stage.gpu_gb, stage.memory_gb)), f"{disk:.1f}",
             ])  # fmt: skip
         total = sum(stage.projected_h for stage in self.stages)

@@ -1,0 +1,60 @@
+"""``fate compare``; ``help.yaml`` explains it."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from typer import Argument, Option
+
+from fate.cli import arguments as args
+from fate.cli.device import Device, pick_device
+from fate.errors import FateError
+
+
+def compare(
+    file: str = Argument(..., metavar="FILE", help="A recording of any supported format."),
+    model: list[str] = Option(
+        ["fate-s-tiny"], help="A bundled name or a .safetensors file; repeat the option for more columns."
+    ),
+    hz: list[str] | None = Option(None, metavar="RATES", help="Rates in Hz, one column for each; the default is 200."),
+    save: str = Option(..., metavar="OUT.mp4|OUT.png", help="Video, or picture with one row for each time."),
+    at: list[str] | None = Option(
+        None, metavar="TIME", help="Time of a row of the picture, such as +2s; repeat the option for more rows."
+    ),
+    labels: str | None = Option(None, metavar="FILE", help="Labels for a column of their own in the picture."),
+    window: args.Window = None,
+    threshold: args.Threshold = 0.4,
+    acc: Any = Option(
+        "50ms", metavar="TIME", parser=args.parse_duration, help="Time span of the events that are drawn, such as 50ms."
+    ),
+    slow: float = Option(1.0, min=0.01, max=10_000, help="How many times slower than the recording the video runs."),
+    palette: str = Option("dark", help="Colours: dark, light, gray, coolwarm, cvd or red-blue."),
+    start: args.Start = None,
+    end: args.End = None,
+    device: Device = "auto",
+    **reading: Unpack[args.Reading],
+) -> None:
+    args.check_part(start, end)
+    from fate.view.drawing import PALETTES
+
+    with args.bad_usage():
+        rates = args.parse_rates(hz, (200.0,))
+        times = [args.parse_time(text) for text in at or ()]
+        if palette not in PALETTES:
+            raise FateError(f"--palette {palette} was given; there are {', '.join(PALETTES)}")
+    args.check_inputs(file, labels)
+    from fate.workflows.compare import compare as run
+    from fate.workflows.detect import Look
+
+    with args.opened(file, reading) as recording:
+        first, last = args.times_in(recording, start, end)
+        rows = [row for row in args.times_in(recording, *times) if row is not None]
+        with args.progress_bar("comparing") as progress:
+            done = run(
+                recording, model, save, hz=rates, times_us=rows, labels=labels, window_us=window, threshold=threshold,
+                start_us=first, end_us=last, device=pick_device(device), look=Look(acc, slow=slow, palette=palette),
+                progress=progress,
+            )  # fmt: skip
+    for caption, result in done.runs.items():
+        print(f"{caption}: {', '.join(f'{count} {name}' for name, count in result.summary['boxes'].items())}")
+    print(f"written: {done.path}")

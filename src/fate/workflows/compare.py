@@ -1,0 +1,169 @@
+"""``fate compare``: several detectors, or several rates, on one recording, side by side in a video or a picture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from io import BytesIO
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fate.boxes.label_files import read_labels
+from fate.boxes.labels import Labels
+from fate.errors import FateError
+from fate.formats.opening import open_recording
+from fate.formats.recording import Recording
+from fate.inference.loading import Model, load_detector
+from fate.inference.stream import StreamingDetector
+from fate.inference.stream_types import THRESHOLD, StreamFrame
+from fate.progress import Progress, name_part
+from fate.view.drawing import draw_boxes, draw_events, enlargement, label_boxes, side_by_side
+from fate.view.rendering import render_comparison
+from fate.whole_files import write_whole
+from fate.workflows.detect import Detected, Look, detect, part_of
+
+Picture = NDArray[np.uint8]
+
+#: Number of rows of a picture if no times are given.
+ROWS = 3
+#: A column of labels shows those of the nearest time within this distance, µs.
+NEAREST_LABEL_US = 25_000
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of ``compare``."""
+
+    path: Path
+    runs: dict[str, Detected]  #: by caption, such as ``"fate-s-nano, 200 Hz"``
+    times_us: tuple[int, ...]  #: times of the rows of a picture, µs; empty for a video
+
+
+def compare(
+    file: str | os.PathLike[str] | Recording,
+    models: Sequence[Model],
+    save: str | os.PathLike[str],
+    *,
+    hz: Sequence[float] = (200.0,),
+    times_us: Sequence[int] = (),
+    labels: str | os.PathLike[str] | None = None,
+    window_us: int | None = None,
+    threshold: float = THRESHOLD,
+    start_us: int | None = None,
+    end_us: int | None = None,
+    device: str = "cpu",
+    open_options: dict[str, Any] | None = None,
+    look: Look | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Detect with each detector at each rate, and draw the results side by side.
+
+    Args:
+        file: any recording that ``open_recording`` opens, or an open one.
+        models: bundled names, .safetensors files or detectors: one column for each, and each rate.
+        save: a video, .mp4, or a picture, .png, with one row for each time.
+        hz: windows per second.
+        times_us: times of the rows of a picture, µs of the recording's clock; by default three, evenly spaced.
+        labels: a file of labels for a column of their own, in a picture.
+        window_us: length of a window in µs; 1 / hz unless given.
+        threshold: lowest confidence of a box.
+        start_us, end_us: part of the recording, µs of its clock.
+        device: cpu or cuda.
+        open_options: of ``open_recording``.
+        look: how events are shown.
+        progress: called with the work done, all of it, a short line and the name of the part.
+
+    Example:
+        >>> fate.compare("drive.raw", ["fate-s-nano", "fate-e-tiny"], "both.mp4", hz=[200])      # doctest: +SKIP
+    """
+    target, shown = Path(save), look or Look()
+    if target.suffix not in (".mp4", ".png"):
+        raise FateError(f"{target}: expected a video, .mp4, or a picture, .png")
+    if not models or not hz:
+        raise FateError("no detectors or no rates were given to compare; give at least one of each")
+    if target.suffix == ".mp4" and (times_us or labels is not None):
+        raise FateError(f"times or labels were given for {target}; they are for a picture: give a file.png")
+    detectors = [model if isinstance(model, StreamingDetector) else load_detector(model, device) for model in models]
+    runs: dict[str, Detected] = {}
+    with (
+        nullcontext(file) if isinstance(file, Recording) else open_recording(file, **(open_options or {})) as recording
+    ):
+        recording.refuse_empty()
+        first, last = part_of(recording, start_us, end_us)
+        for detector, rate in product(detectors, hz):
+            caption = f"{detector.name}, {rate:g} Hz"
+            if caption in runs:
+                raise FateError(f"{caption} was given twice; give each detector and each rate once")
+            runs[caption] = detect(
+                recording, detector, rate, window_us=window_us, threshold=threshold, start_us=first, end_us=last,
+                progress=name_part(progress, caption),
+            )  # fmt: skip
+        if target.suffix == ".mp4":
+            frames = [(caption, run.frames) for caption, run in runs.items()]
+            render_comparison(
+                recording, target, frames, **asdict(shown), classes=detectors[0].classes, start_us=first, end_us=last,
+                progress=name_part(progress, "drawing"),
+            )  # fmt: skip
+            return Comparison(target, runs, ())
+        begin, end = first or recording.start_us, last or recording.end_us
+        times = tuple(times_us) or tuple(begin + (end - begin) * row // (ROWS + 1) for row in range(1, ROWS + 1))
+        outside = [time for time in times if not begin <= time <= end]
+        if outside:
+            raise FateError(
+                f"the time {outside[0] / 1e6:g} s was given; expected times from {begin / 1e6:g} to {end / 1e6:g} s"
+            )
+        truth = None if labels is None else read_labels(labels, sensor=recording.sensor, classes=detectors[0].classes)
+        rows = [_draw_row(recording, time, runs, truth, detectors[0].classes, shown) for time in times]
+        png = BytesIO()
+        Image.fromarray(np.concatenate(rows)).save(png, "PNG")
+        write_whole(target, png.getvalue())
+    return Comparison(target, runs, times)
+
+
+def _draw_row(
+    recording: Recording,
+    time_us: int,
+    runs: dict[str, Detected],
+    truth: Labels | None,
+    classes: Sequence[str],
+    look: Look,
+) -> Picture:
+    """Draw the events before a time, once for the labels and once for each run with the boxes it had by then."""
+    factor = enlargement(recording.sensor)
+    picture = draw_events(recording.read(time_us - look.acc_us, time_us), look.palette, factor=factor)
+    pictures, captions = [], []
+    if truth is not None:
+        boxes = _labels_near(truth, time_us)
+        pictures.append(picture if boxes is None else _draw_labels(picture, boxes, classes, factor))
+        captions.append(f"{time_us / 1e6:.2f} s: {'no ' if boxes is None else ''}labels")
+    for caption, run in runs.items():
+        known = [frame for frame in run.frames if frame.t_us <= time_us]
+        pictures.append(_draw_frame(picture, known[-1], classes, factor) if known else picture)
+        captions.append(caption if captions else f"{time_us / 1e6:.2f} s: {caption}")
+    return side_by_side(pictures, captions)
+
+
+def _draw_frame(picture: Picture, frame: StreamFrame, classes: Sequence[str], factor: int) -> Picture:
+    texts = label_boxes(frame, np.arange(len(frame.boxes)), classes)
+    return draw_boxes(picture, frame.boxes, labels=texts, class_ids=np.asarray(frame.class_ids), scale=factor)
+
+
+def _labels_near(truth: Labels, time_us: int) -> Labels | None:
+    """The labels of the nearest labelled time; None if it is too far away."""
+    known = truth.labelled_us
+    if not len(known):
+        return None
+    nearest = int(known[np.argmin(np.abs(known - time_us))])
+    return truth.at(nearest) if abs(nearest - time_us) <= NEAREST_LABEL_US else None
+
+
+def _draw_labels(picture: Picture, boxes: Labels, classes: Sequence[str], factor: int) -> Picture:
+    names = [classes[number] for number in boxes.class_id]
+    return draw_boxes(picture, boxes.boxes, labels=names, class_ids=boxes.class_id, scale=factor)
