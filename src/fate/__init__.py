@@ -6,7 +6,9 @@ The names below are the public face. They are imported on first use, so that ``i
 
 from __future__ import annotations
 
+import ast
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fate.version import __version__ as __version__
@@ -66,49 +68,18 @@ if TYPE_CHECKING:  # "as" makes a name public for type checkers
 
     models, view = list_models, show_recording
 
-#: The names of each module.
-_MODULES = {
-    "bench.data_loading": ("bench_data",),
-    "bench.decode": ("bench_decode",),
-    "bench.detect": ("bench_detect",),
-    "bench.encode": ("bench_encode",),
-    "bench.simulate": ("bench_simulate",),
-    "bench.train": ("bench_train",),
-    "boxes.label_files": ("read_labels", "write_labels"),
-    "boxes.labels": ("LabelSource", "Labels"),
-    "data.opening": ("open_dataset",),
-    "encoding.batch": ("EventBatch",),
-    "encoding.grids": ("build_grid",),
-    "encoding.pillars": ("PillarEncoder",),
-    "errors": ("FateError", "FateWarning", "FormatError", "MissingDependencyError"),
-    "events.events": ("Events", "Sensor"),
-    "events.window": ("Window",),
-    "formats.converting": ("convert",),
-    "formats.opening": ("decoder_for", "open_recording"),
-    "formats.recording": ("Recording",),
-    "formats.saving": ("open_writer", "write_events"),
-    "formats.summary": ("info",),
-    "inference.export": ("export",),
-    "inference.loading": ("load_detector",),
-    "inference.streaming_step": ("compile_for_streaming",),
-    "inspection.inspect": ("inspect",),
-    "inspection.prepare": ("prepare",),
-    "models.checkpoints": ("load_model", "save_model"),
-    "models.checkpoints.importing": ("import_checkpoint",),
-    "models.zoo": ("build_model", "list_models"),
-    "simulation.camera.camera_model": ("CameraModel", "camera_preset"),
-    "simulation.camera.event_camera": ("EventCamera",),
-    "simulation.render.scene": ("Scene",),
-    "simulation.writing.dataset": ("simulate",),
-    "workflows.check_labels": ("check_labels",),
-    "workflows.commands": ("evaluate", "train"),
-    "workflows.demo": ("demo",),
-    "workflows.detect": ("detect",),
-    "workflows.studies.study": ("study",),
-}
 #: Packages that are called like a command, and can be called.
 _PACKAGES = ("densify", "models", "view")
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def _find_homes() -> dict[str, str]:
+    """The module of each public name: the imports above are the only list, for type checkers and for the first use."""
+    checked = next(node for node in ast.parse(Path(__file__).read_bytes()).body if isinstance(node, ast.If))
+    imports = [node for node in checked.body if isinstance(node, ast.ImportFrom)]
+    return {name.name: str(node.module) for node in imports for name in node.names if name.asname}
+
+
+_HOME = _find_homes()
 
 __all__ = sorted({*_HOME, *_PACKAGES})  # noqa: PLE0605  (a list of texts)
 
@@ -118,7 +89,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"fate.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'fate' has no attribute {name!r}")
-    globals()[name] = getattr(importlib.import_module(f"fate.{_HOME[name]}"), name)
+    globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
     return globals()[name]
 
 

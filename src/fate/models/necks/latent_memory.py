@@ -98,7 +98,7 @@ class PeepholeConvLSTM(nn.Module):
     def forward(
         self, maps: Tensor, state: CellState | None, steps: int, step_scale: float | Tensor
     ) -> tuple[Tensor, CellState]:
-        """Maps [T · B, C, H, W], time-major, to the hidden states [T · B, D, H, W] and the state after the last window."""
+        """Maps [T · B, C, H, W], time-major, to the hidden states [T · B, D, H, W] and the state after the clip."""
         kernels, bias, peepholes = self.gates()
         channels, padding = maps.shape[1], kernels.shape[-1] // 2
         hidden, cell = _initial_state(maps, steps, peepholes) if state is None else state
