@@ -42,7 +42,7 @@ def _bin_limits(events: Columns, window: int, bins: int, over: int) -> Any:
     if over != OVER_WINDOW and first < last:
         begin = np.int64(t_us[first])
         span = np.int64(t_us[last - 1]) - begin
-        span = span + 1 if over == OVER_EVENTS_INCLUDING_LAST else max(span, 1)
+        span = span + 1 if over == OVER_EVENTS_INCLUDING_LAST else max(span, np.int64(1))
     limits = np.full(bins + 1, last, np.int64)
     limits[0] = first
     for k in range(1, bins):
