@@ -92,7 +92,6 @@ def same_predictions(outputs: Tensor, known: Arrays, name: str) -> None:
         np.testing.assert_allclose(outputs, known[f"{name}_head_decoded"], rtol=0, atol=4e-5)
 
 
-@pytest.mark.slow
 def test_rvt_gives_the_known_outputs_with_the_state_it_carries(
     imported: Import, images: Tensor, golden: Callable[[str], Arrays], close_to_golden: Close
 ) -> None:
@@ -109,6 +108,7 @@ def test_rvt_gives_the_known_outputs_with_the_state_it_carries(
         close_to_golden(prediction(outputs), known, f"t{t}_head_decoded", 4e-5)
 
 
+@pytest.mark.slow
 def test_s5_vit_gives_the_known_outputs_of_a_clip_and_of_single_steps(
     imported: Import, images: Tensor, golden: Callable[[str], Arrays], close_to_golden: Close
 ) -> None:
