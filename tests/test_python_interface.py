@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
 import subprocess
@@ -122,23 +123,25 @@ def test_each_command_is_a_function_with_names_types_and_a_docstring(name: str) 
     assert name in fate.__all__
 
 
-def test_a_command_with_the_name_of_a_package_stays_callable_once_it_is_imported() -> None:
-    functions = {
-        "densify": ("making", "fate.workflows.commands.densify"),
-        "models": ("zoo", "fate.list_models"),
-        "view": ("drawing", "fate.view.rerun_view.show_recording"),
-    }
-    code = "import fate, fate.workflows.commands, fate.view.rerun_view, inspect\n"
-    for name, (inside, function) in functions.items():
-        code += (
-            f"import fate.{name}.{inside}\n"
-            f"print(callable(fate.{name}), fate.{name}.{inside}.__name__)\n"
-            f"print(inspect.signature(fate.{name}) == inspect.signature({function}))\n"
-            f"print(fate.{name}.__doc__.startswith(inspect.getdoc({function})))\n"
-        )
-    done = python(code)
-    expected = [f"True fate.{name}.{inside}\nTrue\nTrue\n" for name, (inside, _) in functions.items()]
-    assert done.stdout == "".join(expected), done.stderr
+@pytest.mark.parametrize(
+    ("name", "inside", "function"),
+    [
+        ("densify", "making", "workflows.commands.densify"),
+        ("models", "zoo", "models.zoo.list_models"),
+        ("view", "drawing", "view.rerun_view.show_recording"),
+    ],
+)
+def test_a_command_with_the_name_of_a_package_stays_callable_once_it_is_imported(
+    name: str, inside: str, function: str
+) -> None:
+    module = importlib.import_module(f"fate.{name}.{inside}")
+    home, _, own = f"fate.{function}".rpartition(".")
+    expected = getattr(importlib.import_module(home), own)
+    package: Any = getattr(fate, name)
+    assert callable(package)
+    assert getattr(package, inside) is module
+    assert inspect.signature(package) == inspect.signature(expected)
+    assert package.__doc__.startswith(inspect.getdoc(expected))
 
 
 def test_arguments_reach_the_function_behind_a_package(monkeypatch: pytest.MonkeyPatch) -> None:

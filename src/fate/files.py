@@ -35,12 +35,11 @@ def check_regular(path: str | PathLike[str], expected: str = "a file") -> os.sta
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a zero byte or half a character in the name
         raise _unreadable(path, error, expected) from None
-    if stat.S_ISDIR(state.st_mode):
-        raise FateError(f"{os.fspath(path)}: is a folder; expected {expected}; give the file inside it")
     if not stat.S_ISREG(state.st_mode):
-        raise FateError(
-            f"{os.fspath(path)}: is a device, a pipe or a socket; expected {expected}; copy its content into a file"
-        )
+        kind, remedy = "a device, a pipe or a socket", "copy its content into a file"
+        if stat.S_ISDIR(state.st_mode):
+            kind, remedy = "a folder", "give the file inside it"
+        raise FateError(f"{os.fspath(path)}: is {kind}; expected {expected}; {remedy}")
     return state
 
 

@@ -1,7 +1,6 @@
-"""What differs between operating systems: worker processes, file locks, signals and the peak of memory.
+"""Functions that differ between operating systems: worker processes, file locks, signals and peak memory.
 
-POSIX systems have all of it. Windows lacks ``fcntl``, ``resource``, ``forkserver`` and most signals. Everything that
-needs one of them asks here, so no other module imports them.
+Windows has no ``fcntl``, ``resource`` and ``forkserver``, and few signals. Modules that need them use this module.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any
 
 from fate.errors import FateError
 
-#: Where Linux tells the limits of a container, and what every processor does.
+#: Files in which Linux reports the limits of a container and the times of every processor.
 CGROUP = Path("/sys/fs/cgroup")
 STAT = Path("/proc/stat")
 
@@ -105,7 +104,7 @@ def lock_folder(folder: Path, wait_s: float = 60.0) -> Iterator[bool]:
 
 
 def peak_memory_mb() -> float | None:
-    """Highest resident memory of this process so far, in MB of 10⁶ bytes; None where the system does not tell."""
+    """Highest resident memory of this process so far, in MB of 10⁶ bytes; None if the system does not report it."""
     status = Path("/proc/self/status")
     if status.exists():  # Linux; getrusage would report the parent's peak where that was higher
         for line in status.read_text(encoding="utf-8").splitlines():
@@ -149,7 +148,7 @@ def allowed_processors() -> int:
 
 
 def idle_seconds() -> float | None:
-    """Return the idle time of the allowed processors since the machine started, or None if the system does not say.
+    """The idle time of the allowed processors in seconds since the machine started; None if it is not reported.
 
     The difference of two calls, divided by the time between them, is the number of processors that nobody used.
     """
@@ -161,7 +160,7 @@ def idle_seconds() -> float | None:
             if name[:3] == "cpu" and name[3:].isdigit() and int(name[3:]) in allowed:
                 ticks += int(fields[3]) + int(fields[4])  # idle, and waiting for a disk
         return ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):  # not Linux, or one that hides it
+    except (OSError, ValueError, IndexError, AttributeError):  # not Linux, or the file is hidden
         return None
 
 

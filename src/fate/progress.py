@@ -1,4 +1,4 @@
-"""How long work reports its progress: one protocol for the whole package."""
+"""The protocol by which functions that take long report their progress."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """A function that long work calls again and again."""
+    """A function that is called repeatedly while the work goes on."""
 
     def __call__(self, done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> object:
         """Take a report of progress.
@@ -20,7 +20,7 @@ class Progress(Protocol):
 
 
 def ignore(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
-    """Take a report and do nothing: for callers that want no progress."""
+    """Ignore a report of progress."""
 
 
 def scale(progress: Progress, start: float, end: float, whole: float = 1.0) -> Progress:

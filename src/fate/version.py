@@ -12,18 +12,16 @@ __version__ = "0.1.0"
 
 #: The folder of the package.
 PACKAGE = Path(__file__).parent
-
-
 #: Written into wheels and source archives by hatch_build.py; a checkout has none.
 RECORD = "build.json"
 
 
 @cache
 def git_hash(package: Path = PACKAGE) -> str | None:
-    """The commit, 40 digits, with "-dirty" behind it if files differed from that commit; None if nothing tells it.
+    """The commit, 40 digits, followed by "-dirty" if files differed from it; None if the commit is not known.
 
-    An installed package holds a record of its build. Without one, the package has to be among the files that a checkout
-    keeps: it may be installed inside the checkout of another project, whose commit would say nothing about it.
+    An installed package contains a record of its build. Without this record the package must be tracked by git: it may
+    be installed inside the checkout of another project, whose commit has nothing to do with it.
     """
     record = package / RECORD
     if record.exists():
@@ -51,12 +49,12 @@ def full_version(package: Path = PACKAGE) -> str:
 
 
 def _git(*arguments: str, folder: Path) -> str | None:
-    """What git says, in one line; None where it is missing or refuses."""
+    """The output of a git command, one line; None if git is missing or the command fails."""
     try:
         done = subprocess.run(
             ["git", *arguments],
             cwd=folder,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # looking changes nothing
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # reading must not write to the checkout
             capture_output=True,
             text=True,
             check=True,

@@ -1,4 +1,4 @@
-"""Where outputs go, and how files are replaced whole.
+"""Find out where an output goes, and replace files as a whole.
 
 Every writer asks :func:`find_target` what a path is:
 
@@ -184,7 +184,7 @@ class Draft:
         if self.target.kind != "file":
             return
         self._release()
-        with suppress(OSError):  # where nothing can be written, nothing can be removed
+        with suppress(OSError):  # the folder may have become read-only
             self.path.unlink(missing_ok=True)
 
     def _release(self) -> None:
@@ -214,7 +214,7 @@ class _StandardOutput(io.RawIOBase):
         if hasattr(sys.stdout, "buffer"):
             sys.stdout.flush()
             sys.stdout.buffer.write(data)
-        else:  # a notebook's
+        else:  # in a notebook
             sys.stdout.write(bytes(data).decode("utf-8"))
         return len(data)
 

@@ -42,7 +42,7 @@ def parse_yaml(text: str, source: str) -> Any:
         raise FateError(f"{source}: is nested deeper than {MAX_DEPTH} levels; expected a few") from None
     except yaml.YAMLError as error:
         raise FateError(f"{source}: is not valid YAML ({' '.join(str(error).split())[:400]})") from None
-    except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:  # the tag denies it
+    except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:  # unfit for its tag
         raise FateError(
             f"{source}: holds a value that YAML cannot read ({type(error).__name__}: {str(error)[:200]}); put texts in"
             " quotes"

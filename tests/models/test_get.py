@@ -195,10 +195,10 @@ def test_gradients_reach_every_parameter_and_the_first_window_of_a_clip() -> Non
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul")
 def test_bfloat16_stays_finite_on_windows_without_events() -> None:
     model = small().train()
-    images = torch.randn(3, 32, 5, 6)
+    images = torch.randn(2, 32, 5, 6)
     images[1] = 0
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        features, state = model(images, steps=3)
+        features, state = model(images, steps=2)
     sum(feature.float().square().mean() for feature in features).backward()
     assert all(feature.isfinite().all() for feature in features)
     assert all(part.isfinite().all() for pair in state for part in pair)

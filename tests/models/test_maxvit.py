@@ -1,9 +1,8 @@
-"""The backbone of RVT and S5-ViT: its attention, its memories, its wiring, and known outputs of the public models."""
+"""The backbone of RVT and S5-ViT: attention, memories, wiring, public names; test_official_golden: known outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, get_args
 
 import numpy as np
@@ -203,12 +202,12 @@ def test_every_parameter_gets_a_gradient(memory: Memory) -> None:
 
 @any_memory
 def test_bfloat16_autocast_is_finite_and_near(memory: Memory) -> None:
-    backbone, images = model(memory), torch.randn(6, 4, 64, 96)
-    exact, _ = backbone(images, None, 3)
+    backbone, images = model(memory), torch.randn(2, 4, 64, 96)
+    exact, _ = backbone(images, None, 2)
     with torch.autocast("cpu", torch.bfloat16):
-        features, state = backbone(images, None, 3)
-        features, state = backbone(images, state, 3)
-        near, _ = backbone(images, None, 3)
+        features, state = backbone(images, None, 2)
+        features, state = backbone(images, state, 2)
+        near, _ = backbone(images, None, 2)
     sum(feature.float().square().mean() for feature in features).backward()  # type: ignore[union-attr]
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in backbone.parameters())
     for one, other in zip(near, exact, strict=True):
@@ -373,48 +372,11 @@ def test_parameters_are_as_many_as_the_public_ones(memory: Memory, dims: tuple[i
     assert count(MaxViT(20, dims, memory)) == parameters
 
 
-@pytest.mark.parametrize("frame", ["gen1", "gen4"])
 @pytest.mark.parametrize(("memory", "public"), [("lstm", "rvt_b"), ("s5", "s5vit_b")])
-def test_public_names_are_ours_one_to_one(memory: Memory, public: str, frame: str, golden_weights: Weights) -> None:
-    weights = golden_weights(f"{public}_{frame}", "mdl.backbone.")
+def test_public_names_are_ours_one_to_one(memory: Memory, public: str, golden_weights: Weights) -> None:
+    weights = golden_weights(f"{public}_gen1", "mdl.backbone.")
     ours = rename_entries(weights, RVT["backbone"])
     own = MaxViT(20, memory=memory).state_dict()
     assert len(ours) == len(weights)
     assert set(ours) == set(own)
     assert all(ours[name].shape == value.shape for name, value in own.items())
-
-
-@pytest.fixture(scope="module")
-def images(golden_rule: ModuleType) -> Tensor:
-    return torch.from_numpy(golden_rule.normal("input", (3, 2, 20, 256, 320)).astype(np.float32))
-
-
-@torch.no_grad()
-def test_rvt_gives_known_outputs(
-    images: Tensor, golden: Golden, golden_weights: Weights, close_to_golden: Callable[..., None]
-) -> None:
-    backbone, known, state = MaxViT(20, memory="lstm").eval(), golden("rvt_b"), None
-    backbone.load_state_dict(rename_entries(golden_weights("rvt_b_gen1", "mdl.backbone."), RVT["backbone"]))
-    for t in range(3):
-        features, state = all_stages(backbone, images[t], state)
-        for stage in range(4):
-            close_to_golden(features[stage], known, f"t{t}_stage{stage + 1}", atol=2e-6)
-            close_to_golden(state[stage][1].permute(0, 3, 1, 2), known, f"t{t}_cell{stage + 1}", atol=3e-6)
-
-
-@torch.no_grad()
-def test_s5_vit_gives_known_outputs(
-    images: Tensor, golden: Golden, golden_weights: Weights, close_to_golden: Callable[..., None]
-) -> None:
-    backbone, known, carried = MaxViT(20, memory="s5", official_state=True).eval(), golden("s5vit_b"), None
-    backbone.load_state_dict(rename_entries(golden_weights("s5vit_b_gen1", "mdl.backbone."), RVT["backbone"]))
-    clip, state = all_stages(backbone, images.flatten(0, 1), None, 3)
-    for stage in range(4):
-        for t in range(3):
-            close_to_golden(clip[stage][2 * t : 2 * t + 2], known, f"clip_t{t}_stage{stage + 1}", atol=1e-5)
-        pairs = torch.stack(state[stage].permute(0, 3, 1, 2).chunk(2, 1), -1)
-        close_to_golden(pairs, known, f"clip_state{stage + 1}", atol=1e-6)
-    for t in range(3):
-        features, carried = all_stages(backbone, images[t], carried)
-        for stage in range(4):
-            close_to_golden(features[stage], known, f"step_t{t}_stage{stage + 1}", atol=1e-5)

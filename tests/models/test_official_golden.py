@@ -108,6 +108,7 @@ def test_rvt_gives_the_known_outputs_with_the_state_it_carries(
         close_to_golden(prediction(outputs), known, f"t{t}_head_decoded", 4e-5)
 
 
+@pytest.mark.slow
 def test_s5_vit_gives_the_known_outputs_of_a_clip_and_of_single_steps(
     imported: Import, images: Tensor, golden: Callable[[str], Arrays], close_to_golden: Close
 ) -> None:

@@ -176,11 +176,15 @@ def _count_in_process(rank: int, folder: str, results: Any) -> None:
     torch.distributed.destroy_process_group()
 
 
+def test_one_process_divides_by_its_boxes_but_never_by_less_than_one() -> None:
+    assert mean_over_processes(torch.tensor(0)) == 1
+    assert mean_over_processes(torch.tensor(6)) == 6
+
+
+@pytest.mark.slow
 def test_processes_divide_by_the_mean_of_their_boxes(tmp_path: Path) -> None:
     with torch.multiprocessing.get_context("spawn").Manager() as manager:
         results = manager.list([None, None])
         torch.multiprocessing.spawn(_count_in_process, (str(tmp_path), results), nprocs=2)
         # one box in all: 1 / 2, for the mean of two gradients is half of their sum
         assert list(results) == [[3, 0.5, 0.5]] * 2
-    assert mean_over_processes(torch.tensor(0)) == 1
-    assert mean_over_processes(torch.tensor(6)) == 6

@@ -60,14 +60,8 @@ def test_a_list_has_every_model_with_what_it_takes(monkeypatch: pytest.MonkeyPat
         assert (entry.encoder, entry.about) == (MODELS[entry.name].encoder, MODELS[entry.name].about)
         assert set(entry.to_dict()) == {"name", "parameters", "gflops", "encoder", "about"}
         assert entry.to_dict()["gflops"] == entry.gflops
-
-
-def test_models_built_for_counting_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zoo, "MODELS", NANO)
-    list_models(CLASSES, SENSOR)
-    detector = build_model("s5-vit-nano", CLASSES, SENSOR)
-    assert all(not part.is_meta for part in detector.state_dict().values())
-    assert all(bool(part.isfinite().all()) for part in detector.state_dict().values())
+        # what was built to be counted left no trace
+        assert all(not part.is_meta and bool(part.isfinite().all()) for part in detector.state_dict().values())
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ def config_of(depth: int, labels: int = 80, channels: int = 3) -> RTDetrConfig:
     return RTDetrConfig(backbone_config=backbone, num_labels=labels, anchor_image_size=None, **options)
 
 
+@cache
 def numbered(depth: int) -> Entries:
     """Names and shapes of a whole model, each entry filled with a number of its own."""
     with torch.device("meta"):
@@ -86,7 +88,7 @@ def numbers_of(value: Tensor) -> list[int]:
 @pytest.mark.parametrize(
     ("depth", "model", "layout"),
     [
-        (50, None, dict),
+        pytest.param(50, None, dict, marks=pytest.mark.slow),
         pytest.param(50, "fate-e", as_before_version_5, marks=pytest.mark.slow),
         (18, None, heads_at_the_top),
     ],

@@ -161,18 +161,15 @@ class PillarEncoder(nn.Module):
         wide = weight.to(total.dtype)
         mean = wide @ average + bias.to(total.dtype)
         variance = ((wide @ covariance) * wide).sum(1).clamp(min=0)
-        self._update_running(mean.detach(), variance.detach() * events / (events - 1).clamp(min=1), events)
+        with torch.no_grad():  # as BatchNorm does, but a batch without events changes nothing
+            norm, has_events = self.norm, (events > 0).to(mean.dtype)
+            calls = cast(Tensor, norm.num_batches_tracked)
+            calls += events > 0
+            share = has_events / calls.clamp(min=1) if norm.momentum is None else has_events * norm.momentum
+            unbiased = variance * events / (events - 1).clamp(min=1)
+            for running, now in ((norm.running_mean, mean), (norm.running_var, unbiased)):
+                running.copy_(running.to(now.dtype) * (1 - share) + now * share)  # type: ignore[union-attr]
         return mean.to(weight.dtype), variance.to(weight.dtype)
-
-    @torch.no_grad()
-    def _update_running(self, mean: Tensor, variance: Tensor, events: Tensor) -> None:
-        """Update the running statistics as BatchNorm does; a batch without events changes nothing."""
-        norm, seen = self.norm, (events > 0).to(mean.dtype)
-        calls = cast(Tensor, norm.num_batches_tracked)
-        calls += events > 0
-        share = seen / calls.clamp(min=1) if norm.momentum is None else seen * norm.momentum
-        for running, now in ((norm.running_mean, mean), (norm.running_var, variance)):
-            running.copy_(running.to(now.dtype) * (1 - share) + now * share)  # type: ignore[union-attr]
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, for example of a mean teacher or in another process, has no counts yet."""

@@ -155,11 +155,7 @@ def folding(spec: PillarSpec, dtype: str = "float64") -> NDArray[Any]:
     matrix = np.zeros((7 + count, spec.features))
     table, slope = slice(6, 6 + count), 6 + count
     matrix[1, 0], matrix[2, 1] = 1 / width, 1 / height  # x and y of the corner
-    matrix[3, 4], matrix[4, 5], matrix[5, 6] = (
-        1 / width,
-        1 / height,
-        1,
-    )  # the negated means
+    matrix[3, 4], matrix[4, 5], matrix[5, 6] = 1 / width, 1 / height, 1  # the negated means
     matrix[table, 0], matrix[table, 1], matrix[table, 3] = column / width, row / height, polarity
     matrix[table, 4], matrix[table, 5] = column / width, row / height
     matrix[slope, 2] = matrix[slope, 6] = 1

@@ -30,24 +30,24 @@ NOT_KEPT = -(1 << 40)  # an offset that stays below 0 after any offset of the ot
 
 
 @compiled
-def _begin_and_span(over: int, t_us: Column, first: int, last: int, duration_us: int) -> Any:
-    """Start and length in µs of the time that the bins of a window with events ``first`` to ``last`` divide."""
-    if over == OVER_WINDOW:
-        return 0, duration_us
-    begin = np.int64(t_us[first])
-    span = np.int64(t_us[last - 1]) - begin
-    if over == OVER_EVENTS_INCLUDING_LAST:
-        return begin, span + 1
-    return begin, max(span, 1)
+def _bin_limits(events: Columns, window: int, bins: int, over: int) -> Any:
+    """Divide the events of a window into time bins; ``over`` is the time that the bins divide.
 
-
-@compiled
-def _end_of_bin(number: int, bins: int, begin: int, span: int, t_us: Column, first: int, last: int) -> int:
-    """The end of the events of bin ``number``, which begin at ``first``; the last bin takes all that are left."""
-    if number == bins - 1:
-        return last
-    limit_us = begin + ((number + 1) * span + bins - 1) // bins
-    return first + int(np.searchsorted(t_us[first:last], limit_us))
+    Returns [bins + 1] int64 limits: bin k has the events ``limits[k]`` to ``limits[k + 1]``, and the last bin all that
+    are left; and the start and the length in µs of the divided time.
+    """
+    t_us, _, _, _, offsets, duration_us = events
+    first, last = offsets[window], offsets[window + 1]
+    begin, span = np.int64(0), np.int64(duration_us[window])
+    if over != OVER_WINDOW and first < last:
+        begin = np.int64(t_us[first])
+        span = np.int64(t_us[last - 1]) - begin
+        span = span + 1 if over == OVER_EVENTS_INCLUDING_LAST else max(span, np.int64(1))
+    limits = np.full(bins + 1, last, np.int64)
+    limits[0] = first
+    for k in range(1, bins):
+        limits[k] = limits[k - 1] + np.searchsorted(t_us[limits[k - 1] : last], begin + (k * span + bins - 1) // bins)
+    return limits, begin, span
 
 
 @compiled
@@ -85,18 +85,15 @@ def count_events(
         cutoff: larger counts are set to this value.
         step: of ``step`` × ``step`` pixels only the middle one is counted.
     """
-    t_us, x, y, p, offsets, duration_us = events
+    _, x, y, p, offsets, _ = events
     one, limit, largest = np.float32(1), np.float32(modulus), np.float32(cutoff)
     plain = min(limit - one, largest)  # counts up to here are values of the image
     bins = image.shape[2]
     row_offset, column_offset = _kept(height, step, width // step), _kept(width, step, 1)
     for window in range(offsets.size - 1):
-        start, last = offsets[window], offsets[window + 1]
-        if start == last:
-            continue
-        begin, span = _begin_and_span(over, t_us, start, last, duration_us[window])
+        limits, _, _ = _bin_limits(events, window, bins, over)
         for number in range(bins):
-            end = _end_of_bin(number, bins, begin, span, t_us, start, last)
+            start, end = limits[number], limits[number + 1]
             planes = image[window, :, number]
             most = np.float32(0)
             for e in range(start, end):
@@ -112,7 +109,6 @@ def count_events(
                     if pixel >= 0 and planes[p[e] ^ on_first, pixel] > plain:
                         count = planes[p[e] ^ on_first, pixel]
                         planes[p[e] ^ on_first, pixel] = min(count % limit, largest)
-            start = end
 
 
 @compiled
@@ -123,19 +119,17 @@ def spread_events(events: Columns, image: Image, signed: bool, width: int) -> No
     gets shares from events before and after its time, so the sums of two bins are needed at once; they are adjacent in
     memory. If ``signed``, OFF events count -1, and there is one set of channels.
     """
-    t_us, x, y, p, offsets, duration_us = events
+    t_us, x, y, p, offsets, _ = events
     bins = image.shape[2]
     stretches = max(bins - 1, 1)
     sums = np.zeros((image.shape[1], image.shape[3], 2), np.int64)
     for window in range(offsets.size - 1):
-        begin, start, last = offsets[window], offsets[window], offsets[window + 1]
-        duration = duration_us[window]
+        limits, _, duration = _bin_limits(events, window, stretches, OVER_WINDOW)
         divisor = np.float32(duration)
         for number in range(stretches):
-            end = _end_of_bin(number, stretches, 0, duration, t_us, start, last)
             near, far = number & 1, 1 - (number & 1)
             left, right = image[window, :, number], image[window, :, min(number + 1, bins - 1)]
-            for e in range(start, end):
+            for e in range(limits[number], limits[number + 1]):
                 pixel = np.int64(y[e]) * width + x[e]
                 plane = 0 if signed else np.int64(p[e])
                 sign = -1 if signed and p[e] == 0 else 1
@@ -145,10 +139,10 @@ def spread_events(events: Columns, image: Image, signed: bool, width: int) -> No
                 if late > 0:  # never with one bin
                     sums[plane, pixel, far] += sign * late
                     right[plane, pixel] = np.float32(sums[plane, pixel, far]) / divisor
-            for e in range(begin, end):  # the near bin is complete: its sums are cleared for the next far bin
+            # the near bin is complete: its sums are cleared for the next far bin
+            for e in range(limits[max(number - 1, 0)], limits[number + 1]):
                 sums[0 if signed else np.int64(p[e]), np.int64(y[e]) * width + x[e], near] = 0
-            begin, start = start, end
-        for e in range(begin, last):
+        for e in range(limits[stretches - 1], limits[stretches]):
             sums[0 if signed else np.int64(p[e]), np.int64(y[e]) * width + x[e]] = 0
 
 
@@ -208,7 +202,7 @@ def count_tokens(events: Columns, image: Image, patch: int, rows: int, columns: 
 
     The image [B, bins, 2 polarities, (count, time), patch · patch · rows · columns] is zeros.
     """
-    t_us, x, y, p, offsets, duration_us = events
+    t_us, x, y, p, offsets, _ = events
     one, bins, cells = np.float32(1), image.shape[1], image.shape[4]
     row_offset, column_offset = np.empty(rows * patch, np.int64), np.empty(columns * patch, np.int64)
     for row in range(row_offset.size):
@@ -217,13 +211,10 @@ def count_tokens(events: Columns, image: Image, patch: int, rows: int, columns: 
         column_offset[column] = (column % patch) * rows * columns + column // patch
     sums = np.zeros((2, cells), np.int64)
     for window in range(offsets.size - 1):
-        start, last = offsets[window], offsets[window + 1]
-        if start == last:
-            continue
-        begin, span = _begin_and_span(OVER_EVENTS_INCLUDING_LAST, t_us, start, last, duration_us[window])
+        limits, begin, span = _bin_limits(events, window, bins, OVER_EVENTS_INCLUDING_LAST)
         divisor = np.float32(span - 1) + np.float32(1e-4)
         for number in range(bins):
-            end = _end_of_bin(number, bins, begin, span, t_us, start, last)
+            start, end = limits[number], limits[number + 1]
             counts, shares = image[window, number, :, 0], image[window, number, :, 1]
             for e in range(start, end):
                 cell = row_offset[y[e]] + column_offset[x[e]]
@@ -232,4 +223,3 @@ def count_tokens(events: Columns, image: Image, patch: int, rows: int, columns: 
                 shares[p[e], cell] = np.float32(sums[p[e], cell]) / divisor
             for e in range(start, end):
                 sums[p[e], row_offset[y[e]] + column_offset[x[e]]] = 0
-            start = end

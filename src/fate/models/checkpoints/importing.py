@@ -173,8 +173,11 @@ def rename(name: str, rules: Rules) -> str:
 
 
 def rename_transformers(public: str) -> str:
-    """Files from before version 5 of transformers have other names in the attention layers (``encoder.encoder.0``
-    instead of ``encoder.aifi.0``), and the decoder's heads have a second name at the top."""
+    """Our name of an entry in the layout of transformers.
+
+    Files from before version 5 have other names in the attention layers (``encoder.encoder.0`` instead of
+    ``encoder.aifi.0``), and a second name without prefix for the heads of the decoder.
+    """
     inside = re.sub(r"^(class_embed|bbox_embed)\.", r"decoder.\1.", public.removeprefix("model."))
     if inside.startswith("backbone.model."):
         return "backbone." + rename(inside.removeprefix("backbone.model."), TRANSFORMERS["backbone"])

@@ -7,6 +7,8 @@ over rows have a fixed order, so the same input gives the same gradient to the b
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -18,30 +20,37 @@ TILE = 4096
 PROGRAMS = 1024
 
 
-def normalised(rows: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Normalise [R, C]; returns [R, C] of the given type, and [R, 2] mean and 1 / deviation for the gradient."""
-    count, channels = rows.shape
-    out = torch.empty(count, channels, dtype=dtype, device=rows.device)
-    moments = torch.empty(count, 2, device=rows.device)
-    wide = triton.next_power_of_2(channels)
-    tall = max(TILE // wide, 1)
-    with torch.cuda.device_of(rows):
-        _forward[(triton.cdiv(count, tall),)](rows, weight, bias, out, moments, count, channels, eps, tall, wide)
-    return out, moments
+class Normalised(torch.autograd.Function):
+    """Normalises rows [R, C] over C; the output has the type ``dtype``."""
 
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        rows = rows.contiguous()
+        count, channels = rows.shape
+        out = torch.empty(count, channels, dtype=dtype, device=rows.device)
+        moments = torch.empty(count, 2, device=rows.device)  # mean and 1 / deviation
+        wide = triton.next_power_of_2(channels)
+        tall = max(TILE // wide, 1)
+        with torch.cuda.device_of(rows):
+            _forward[(triton.cdiv(count, tall),)](rows, weight, bias, out, moments, count, channels, eps, tall, wide)
+        ctx.save_for_backward(rows, moments, weight)
+        return out
 
-def gradients(rows: Tensor, moments: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of rows, weight and bias, given the gradient of the output."""
-    count, channels = rows.shape
-    wide = triton.next_power_of_2(channels)
-    tall = max(TILE // wide, 1)
-    programs = min(triton.cdiv(count, tall), PROGRAMS)
-    to_rows = torch.empty_like(rows)
-    sums = torch.empty(programs, 2, channels, device=rows.device)
-    with torch.cuda.device_of(rows):
-        _backward[(programs,)](rows, moments, weight, grad, to_rows, sums, count, channels, tall, wide)
-    to_weight, to_bias = sums.sum(0)
-    return to_rows, to_weight, to_bias
+    @staticmethod
+    def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor | None, ...]:
+        rows, moments, weight = ctx.saved_tensors
+        count, channels = rows.shape
+        wide = triton.next_power_of_2(channels)
+        tall = max(TILE // wide, 1)
+        programs = min(triton.cdiv(count, tall), PROGRAMS)
+        to_rows = torch.empty_like(rows)
+        sums = torch.empty(programs, 2, channels, device=rows.device)
+        with torch.cuda.device_of(rows):
+            _backward[(programs,)](
+                rows, moments, weight, grad[0].contiguous(), to_rows, sums, count, channels, tall, wide
+            )
+        to_weight, to_bias = sums.sum(0)
+        return to_rows, to_weight.to(weight.dtype), to_bias.to(weight.dtype), None, None
 
 
 @triton.jit

@@ -224,8 +224,10 @@ def hippo_modes(modes: int) -> tuple[Tensor, Tensor]:
 
 
 def _truncated_normal(shape: tuple[int, ...], variance: float) -> Tensor:
-    """Normal numbers truncated at two standard deviations, which reduces a deviation of 1 to 0.8796. The public code
-    multiplies by this number, where JAX, which it follows, divides."""
+    """Normal numbers truncated at two standard deviations, which reduces a deviation of 1 to 0.8796.
+
+    The public code multiplies by this number, although JAX, which it follows, divides by it.
+    """
     deviation = 0.87962566103423978 * math.sqrt(variance)
     drawn = torch.empty(shape, dtype=torch.float64)
     return nn.init.trunc_normal_(drawn, std=deviation, a=-2 * deviation, b=2 * deviation)

@@ -25,7 +25,7 @@ additional parameters, so published weights work with both.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -98,19 +98,38 @@ class PeepholeConvLSTM(nn.Module):
     def forward(
         self, maps: Tensor, state: CellState | None, steps: int, step_scale: float | Tensor
     ) -> tuple[Tensor, CellState]:
-        """Same arguments and results as ``conv_lstm``."""
-        return conv_lstm(maps, state, steps, self.gates(), step_scale)
+        """Maps [T · B, C, H, W], time-major, to the hidden states [T · B, D, H, W] and the state after the clip."""
+        kernels, bias, peepholes = self.gates()
+        channels, padding = maps.shape[1], kernels.shape[-1] // 2
+        hidden, cell = _initial_state(maps, steps, peepholes) if state is None else state
+        scales: Sequence[float | Tensor] = [step_scale] * steps
+        if isinstance(step_scale, Tensor):  # [B, 1, 1, 1] for each step
+            scales = step_scale.to(cell.dtype).expand(len(maps)).reshape(-1, 1, 1, 1).chunk(steps)
+        if steps == 1:
+            gates = functional.conv2d(torch.cat((maps, hidden), dim=1), kernels, bias, padding=padding)
+            hidden, cell = _step(gates, cell, peepholes, maps.dtype, scales[0])
+            return hidden, (hidden, cell)
+        # The input is convolved for all windows at once, the hidden state step by step.
+        from_hidden = kernels[:, channels:].clone()  # contiguous, or every step would copy it
+        outputs = []
+        windows = functional.conv2d(maps, kernels[:, :channels], bias, padding=padding).chunk(steps)
+        for window, scale in zip(windows, scales, strict=True):
+            gates = window + functional.conv2d(hidden, from_hidden, padding=padding)
+            hidden, cell = _step(gates, cell, peepholes, maps.dtype, scale)
+            outputs.append(hidden)
+        return torch.cat(outputs), (hidden, cell)
 
-    def gates(self) -> FusedGates:
-        """The parameters of all gates, concatenated once for a whole clip."""
+    def gates(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The parameters of all gates, concatenated in the order input, forget, output, candidate; D hidden channels.
+
+        Returns kernels [4 D, C + D, k, k] for the input and the hidden state together, the bias [4 D], and the
+        peephole weights [3, D, 1, 1], which the candidate does not have.
+        """
         gates = (self.input_gate, self.forget_gate, self.output_gate, self.candidate)
         from_input = torch.cat([gate.from_input.weight for gate in gates])
         from_hidden = torch.cat([gate.from_hidden.weight for gate in gates])
-        return FusedGates(
-            torch.cat((from_input, from_hidden), dim=1),
-            torch.cat([cast(Tensor, gate.from_input.bias) for gate in gates]),
-            torch.cat([gate.peephole for gate in gates[:3]]),
-        )
+        bias = torch.cat([cast(Tensor, gate.from_input.bias) for gate in gates])
+        return torch.cat((from_input, from_hidden), dim=1), bias, torch.cat([gate.peephole for gate in gates[:3]])
 
 
 class Gate(nn.Module):
@@ -133,42 +152,8 @@ class FusedConvLSTM(PeepholeConvLSTM):
         nn.Module.__init__(self)
         self.kernels, self.bias, self.peepholes = (nn.Parameter(p.detach(), requires_grad=False) for p in parameters)
 
-    def gates(self) -> FusedGates:
-        return FusedGates(self.kernels, self.bias, self.peepholes)
-
-
-class FusedGates(NamedTuple):
-    """The parameters of the gates, in the order input, forget, output, candidate; D hidden channels."""
-
-    kernels: Tensor  #: [4 D, C + D, k, k] for the input and the hidden state together
-    bias: Tensor  #: [4 D]
-    peepholes: Tensor  #: [3, D, 1, 1]; the candidate has none
-
-
-def conv_lstm(
-    maps: Tensor, state: CellState | None, steps: int, parameters: FusedGates, step_scale: float | Tensor
-) -> tuple[Tensor, CellState]:
-    """Maps [T · B, C, H, W], time-major, to the hidden states of all windows [T · B, D, H, W] and the last state."""
-    channels, padding = maps.shape[1], parameters.kernels.shape[-1] // 2
-    hidden, cell = _initial_state(maps, steps, parameters) if state is None else state
-    scales: Sequence[float | Tensor] = [step_scale] * steps
-    if isinstance(step_scale, Tensor):  # [B, 1, 1, 1] for each step
-        scales = step_scale.to(cell.dtype).expand(len(maps)).reshape(-1, 1, 1, 1).chunk(steps)
-    if steps == 1:
-        both = torch.cat((maps, hidden), dim=1)
-        gates = functional.conv2d(both, parameters.kernels, parameters.bias, padding=padding)
-        hidden, cell = _step(gates, cell, parameters.peepholes, maps.dtype, scales[0])
-        return hidden, (hidden, cell)
-    # The input is convolved for all windows at once, the hidden state step by step.
-    from_input = parameters.kernels[:, :channels]
-    from_hidden = parameters.kernels[:, channels:].clone()  # contiguous, or every step would copy it
-    outputs = []
-    windows = functional.conv2d(maps, from_input, parameters.bias, padding=padding).chunk(steps)
-    for window, scale in zip(windows, scales, strict=True):
-        gates = window + functional.conv2d(hidden, from_hidden, padding=padding)
-        hidden, cell = _step(gates, cell, parameters.peepholes, maps.dtype, scale)
-        outputs.append(hidden)
-    return torch.cat(outputs), (hidden, cell)
+    def gates(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.kernels, self.bias, self.peepholes
 
 
 def _step(gates: Tensor, cell: Tensor, peepholes: Tensor, dtype: torch.dtype, scale: float | Tensor = 1.0) -> CellState:
@@ -189,10 +174,10 @@ def _step(gates: Tensor, cell: Tensor, peepholes: Tensor, dtype: torch.dtype, sc
     return (output_gate * cell.tanh()).to(dtype), cell
 
 
-def _initial_state(maps: Tensor, steps: int, parameters: FusedGates) -> CellState:
+def _initial_state(maps: Tensor, steps: int, peepholes: Tensor) -> CellState:
     """Zeros in the memory format of the features; the cell state, a sum over time, is at least float32."""
-    size = (maps.shape[0] // steps, parameters.peepholes.shape[1], *maps.shape[2:])
-    precise = torch.promote_types(parameters.kernels.dtype, torch.float32)
+    size = (maps.shape[0] // steps, peepholes.shape[1], *maps.shape[2:])
+    precise = torch.promote_types(peepholes.dtype, torch.float32)
     layout = torch.contiguous_format if maps.is_contiguous() else torch.channels_last
     hidden = maps.new_zeros(size).to(memory_format=layout)
     return hidden, torch.zeros_like(hidden, dtype=precise)
