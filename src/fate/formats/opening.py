@@ -48,8 +48,7 @@ MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x89HDF\r\n\x1a\n", "hdf5"),
     (b"#!AER-DAT4.0", "aedat4"),
     (b"#!AER-DAT3.1", "aedat3"),
-    (b"#!AER-DAT2", "aedat2"),
-    (b"#!AER-DAT1", "aedat2"),
+    (b"#!AER-DAT", "aedat2"),  # other versions than 2.0 are refused when it is opened
     (b"Event Stream", "es"),
     (b"\x93NUMPY", "npy"),
     (b"PK\x03\x04", "npz"),
@@ -139,12 +138,6 @@ def recognise(path: Path) -> str:
             return name
     if path.is_dir():
         return "ros"
-    if head.startswith(b"#!AER-DAT"):
-        version = head[9:12].decode("ascii", "replace")
-        raise FormatError(
-            f"{path}: is AEDAT {version!r}; versions 2.0, 3.1 and 4.0 are read; convert it with the program that"
-            " recorded it"
-        )
     header = parse_header(head)
     if header.is_index:
         return "evt3"  # open_raw refuses it with the reason

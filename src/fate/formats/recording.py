@@ -84,18 +84,13 @@ class Recording(AbstractContextManager["Recording"]):
         """Events that reading gives."""
         return self.index().num_events
 
-    @property
-    def num_dropped(self) -> int:
-        """Events outside the sensor that were dropped on request."""
-        return self.index().tally.outside
-
     def __repr__(self) -> str:
         return f"Recording({str(self.path)!r}, {self.format}, {self.num_bytes:,} bytes)"
 
     # ---- the index, and what it finds wrong -------------------------------------------------------------
 
     def index(self, progress: Progress | None = None) -> Index:
-        """The time index, built or loaded on first use; raises where the file breaks the rules asked for."""
+        """Return the time index, built or loaded on first use; raise if the file breaks the rules asked for."""
         return self._prepare(progress)[0]
 
     def _prepare(self, progress: Progress | None = None, keep: bool = False) -> tuple[Index, Columns | None]:
