@@ -95,18 +95,6 @@ def _decode_evt2(words: Any, validity: Any, state: Any, t: Any, x: Any, y: Any, 
     return n
 
 
-@compiled
-def _count_valid(validity: Any) -> int:
-    """Bits set in ``validity``: room for that many events."""
-    total = 0
-    for i in range(validity.shape[0]):
-        valid = validity[i]
-        while valid:
-            valid &= valid - 1
-            total += 1
-    return total
-
-
 class Evt2Decoder(Decoder):
     """Words of an EVT2 file, without its header."""
 
@@ -131,7 +119,7 @@ class Evt21Decoder(Evt2Decoder):
     def decode(self, data: bytes) -> tuple[Columns, int]:
         halves = np.frombuffer(data, "<u4", len(data) // 8 * 2).reshape(-1, 2)
         words, validity = (halves[:, 0], halves[:, 1]) if self.legacy else (halves[:, 1], halves[:, 0])
-        columns = allocate_columns(int(_count_valid(validity)))
+        columns = allocate_columns(int(np.bitwise_count(validity).sum()))
         n = _decode_evt2(words, validity, self.state, *columns)
         return columns.slice(0, n), 8 * len(halves)
 
