@@ -101,7 +101,7 @@ def _begin_at_once(folder: Path, thresholds: tuple[float, float], rates: tuple[f
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs processes that fork")
 def test_two_runs_that_begin_at_once_keep_all_rates_and_one_set_of_options(tmp_path: Path) -> None:
-    for number in range(15):
+    for number in range(5):
         folder = tmp_path / f"rates{number}"
         assert _begin_at_once(folder, (0.3, 0.3), (40, 80)) == []
         assert open_dense_labels(folder).rates == (40, 80)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fate import Events, FateError, FateWarning, FormatError, open_recording, open_writer, write_events
@@ -47,6 +47,7 @@ def opened(path: Path, events: Events, **options: object):  # type: ignore[no-un
 
 
 @pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=25)
 @given(events=event_lists(), spans=st.lists(st.tuples(st.integers(-(10**5), 10**7), st.integers(0, 10**6)), max_size=5))
 def test_reading_a_span_equals_a_linear_scan(
     tmp_path_factory: pytest.TempPathFactory, name: str, events: Events, spans: list[tuple[int, int]]

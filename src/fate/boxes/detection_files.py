@@ -196,16 +196,11 @@ def _encode_frame(frame: DetectionFrame) -> dict[str, Any]:
 
 def _encode_timing(frame: Any) -> dict[str, Any]:
     """The optional attributes of a frame of a stream: events, milliseconds, age and lateness."""
-    plain: dict[str, Any] = {}
-    if hasattr(frame, "num_events"):
-        plain["events"] = int(frame.num_events)
-    if hasattr(frame, "total_ms"):
-        plain["ms"] = round(float(frame.total_ms), 3)
-    if getattr(frame, "age_ms", None) is not None:
-        plain["age_ms"] = round(float(frame.age_ms), 3)
-    if getattr(frame, "late", False):
-        plain["late"] = True
-    return plain
+    plain: dict[str, Any] = {"events": int(frame.num_events)} if hasattr(frame, "num_events") else {}
+    for key, name in (("ms", "total_ms"), ("age_ms", "age_ms")):
+        if getattr(frame, name, None) is not None:
+            plain[key] = round(float(getattr(frame, name)), 3)
+    return {**plain, "late": True} if getattr(frame, "late", False) else plain
 
 
 def _open_object(content: Mapping[str, Any]) -> str:

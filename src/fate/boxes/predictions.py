@@ -146,13 +146,8 @@ def write_predictions(
     with naming_errors(target, "predictions"):
         if target.suffix.lower() != ".npz":
             raise FateError(f"has suffix {target.suffix!r}; predictions are written as .npz; rename it")
-        content = npz.encode_predictions(predictions, {**as_predictions(predictions).facts, **(facts or {})})
+        content = npz.encode_predictions(predictions, {**getattr(predictions, "facts", {}), **(facts or {})})
     write_whole(target, content)
-
-
-def as_predictions(tables: Mapping[str, Labels]) -> Predictions:
-    """Tables as :class:`Predictions`; plain tables get no facts and no notes."""
-    return tables if isinstance(tables, Predictions) else Predictions(tables)
 
 
 def merge_predictions(parts: Sequence[Mapping[str, Labels]]) -> Predictions:
@@ -222,13 +217,13 @@ def fit_predictions(predictions: Mapping[str, Labels], recordings: Mapping[str, 
             f"all {outside} times of the predictions lie outside their recordings; expected whole microseconds "
             "from the same origin as the events; convert them"
         )
-    notes = list(as_predictions(predictions).notes)
+    notes = list(getattr(predictions, "notes", ()))
     if unknown:
         listed = ", ".join(unknown[:_MAX_NAMES]) + (", …" if len(unknown) > _MAX_NAMES else "")
         notes.append(f"{len(unknown)} recordings that the dataset does not have were left out: {listed}")
     if outside:
         notes.append(f"{outside} times outside the recordings were left out")
-    return Predictions(tables, as_predictions(predictions).facts, notes)
+    return Predictions(tables, getattr(predictions, "facts", {}), notes)
 
 
 def read_box_archive(path: PathLike) -> tuple[dict[str, NDArray[np.void]], dict[str, NDArray[np.void]]]:

@@ -131,35 +131,33 @@ def encode(labels: Labels, dialect: str = "t") -> bytes:
         raise FateError(
             f"row {row} has track_id {tracks[row]}; npy boxes hold 0 to {NO_TRACK - 1}; renumber the tracks"
         )
-    # a file of plain ground truth stays byte for byte what Prophesee tools write
+    columns = {
+        dialect: labels.t_us,
+        "x": labels.x1,
+        "y": labels.y1,
+        "w": _size("x", labels.x1, labels.x2),
+        "h": _size("y", labels.y1, labels.y2),
+        "class_id": labels.class_id,
+        "track_id": np.where(tracks < 0, NO_TRACK, tracks),
+        "class_confidence" if dialect == "t" else "confidence": labels.score,
+        "source": labels.source,
+    }
+    # The source lies in the padding, so that a row keeps its 40 bytes. Without it, a file of plain ground truth stays
+    # byte for byte what Prophesee tools write.
     with_source = bool((labels.source != LabelSource.GROUND_TRUTH).any())
-    table = np.zeros(len(labels), _dtype(dialect, with_source))
-    table[dialect] = labels.t_us
-    table["x"], table["y"] = labels.x1, labels.y1
-    table["w"] = _size("x", labels.x1, labels.x2)
-    table["h"] = _size("y", labels.y1, labels.y2)
-    table["class_id"] = labels.class_id
-    table["track_id"] = np.where(tracks < 0, NO_TRACK, tracks)
-    table["class_confidence" if dialect == "t" else "confidence"] = labels.score
-    if with_source:
-        table["source"] = labels.source
+    names = [*DIALECTS[dialect], *(["source"] if with_source else [])]
+    kinds = {dialect: "<i8", "class_id": "<u4", "track_id": "<u4", "source": "u1"}
+    formats, offsets = [kinds.get(name, "<f4") for name in names], [0, *range(8, 4 * len(names) + 4, 4)]
+    table = np.zeros(len(labels), {"names": names, "formats": formats, "offsets": offsets, "itemsize": 40})
+    for name in names:
+        table[name] = columns[name]
     return _save(table)
 
 
 def encode_times(labels: Labels) -> bytes | None:
     """The bytes of the sidecar, or None if every labelled time has boxes."""
-    if np.array_equal(np.unique(labels.t_us), labels.labelled_us):
-        return None
-    return _save(labels.labelled_us)
-
-
-def _dtype(dialect: str, with_source: bool) -> np.dtype[np.void]:
-    # the source lies in the padding, so that a row keeps its 40 bytes
-    names = [*DIALECTS[dialect], *(["source"] if with_source else [])]
-    kinds = {"t": "<i8", "ts": "<i8", "class_id": "<u4", "track_id": "<u4", "source": "u1"}
-    formats = [kinds.get(name, "<f4") for name in names]
-    offsets = [0, 8, 12, 16, 20, 24, 28, 32, 36][: len(names)]
-    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": 40})
+    has_boxes = np.array_equal(np.unique(labels.t_us), labels.labelled_us)
+    return None if has_boxes else _save(labels.labelled_us)
 
 
 def _size(axis: str, low: NDArray[np.float32], high: NDArray[np.float32]) -> NDArray[np.float32]:

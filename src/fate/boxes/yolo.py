@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from decimal import Context, Decimal, DecimalException
+from decimal import Decimal, DecimalException, localcontext
 from typing import Any
 
 import numpy as np
 
 from fate.boxes.labels import COLUMNS, Labels, LabelSource
 from fate.errors import FateError, FormatError
+from fate.json_files import parse_json
 
 FORMAT = "fate-labels-yolo"
 CLASSES_FILE = "classes.txt"
@@ -27,8 +28,7 @@ _OUR_TIME_NAME = re.compile(r"(-[0-9]{15,19}|[0-9]{16,19})\.txt")
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
 
-# the corners 1e38 and 1e-45 together need 83 digits; the rest is margin
-_DECIMAL = Context(prec=120)
+_DIGITS = 120  # the corners 1e38 and 1e-45 together need 83; the rest is margin
 
 
 def encode(labels: Labels) -> dict[str, str]:
@@ -98,18 +98,15 @@ def _normalise(low: float, high: float, side: int) -> tuple[str, str]:
     centre, size = repr((low + high) / 2 / side), repr((high - low) / side)
     if _edges(centre, size, side) == (np.float32(low), np.float32(high)):
         return centre, size
-    # 17 digits are too few for a small edge and a large one
-    total, distance = _DECIMAL.add(Decimal(low), Decimal(high)), _DECIMAL.subtract(Decimal(high), Decimal(low))
-    return str(_DECIMAL.divide(total, Decimal(2 * side))), str(_DECIMAL.divide(distance, Decimal(side)))
+    with localcontext(prec=_DIGITS):  # 17 digits are too few for a small edge and a large one
+        return str((Decimal(low) + Decimal(high)) / (2 * side)), str((Decimal(high) - Decimal(low)) / side)
 
 
 def _edges(centre: str, size: str, side: int) -> tuple[np.float32, np.float32]:
     """Low and high edge in pixels: (centre -+ size / 2) * side, as decimals, rounded once at the end."""
-    middle, half = Decimal(centre), _DECIMAL.divide(Decimal(size), Decimal(2))
-    low = _DECIMAL.multiply(_DECIMAL.subtract(middle, half), Decimal(side))
-    high = _DECIMAL.multiply(_DECIMAL.add(middle, half), Decimal(side))
-    with np.errstate(over="ignore"):
-        return np.float32(float(low)), np.float32(float(high))
+    with localcontext(prec=_DIGITS), np.errstate(over="ignore"):
+        middle, half = Decimal(centre), Decimal(size) / 2
+        return np.float32(float((middle - half) * side)), np.float32(float((middle + half) * side))
 
 
 def _extras(labels: Labels, row: int) -> list[str]:
@@ -167,10 +164,7 @@ def _read_times(names: Sequence[str]) -> dict[str, int]:
 
 def _read_meta(text: str) -> tuple[int, int]:
     """(height, width) from ``fate.json``."""
-    try:
-        meta = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{META_FILE} is no JSON ({error}); pass sensor= instead of it") from error
+    meta = parse_json(text, META_FILE, f"the sensor of {FORMAT}")
     sensor = meta.get("sensor") if isinstance(meta, dict) and meta.get("format") == FORMAT else None
     if not isinstance(sensor, list) or len(sensor) != 2 or not all(type(side) is int for side in sensor):
         raise FormatError(f"{META_FILE} has no sensor of {FORMAT}; pass sensor= instead of it")
