@@ -141,17 +141,16 @@ def test_plugin_filters_are_read_where_hdf5plugin_is_there_and_named_where_it_is
     pytest.importorskip("hdf5plugin")
     path = tmp_path / "a.h5"
     make = (
-        "import h5py, hdf5plugin, numpy as np; f = h5py.File(sys.argv[1], 'w')\n"
-        "for n in 'txyp': f.create_dataset('events/' + n, data=np.ones(999, 'i4'), chunks=(99,), **hdf5plugin.Blosc())\n"
-        "f.close()\n"
+        "import h5py, hdf5plugin, numpy as np, sys; f = h5py.File(sys.argv[1], 'w')\n"
+        "for n in 'txyp': f.create_dataset('events/' + n, data=np.ones(999, 'i4'), chunks=(99,), **hdf5plugin.Blosc())"
     )
+    subprocess.run([sys.executable, "-c", make, str(path)], check=True)
     show = (
-        "from fate.formats.opening import open_recording\n"
+        "import sys; from fate.formats.opening import open_recording\n"
         "try: print(len(open_recording(sys.argv[1], sensor=(9, 9)).read()))\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
-    with_plugin = f"import sys\n{make}{show}"
-    there = subprocess.run([sys.executable, "-c", with_plugin, str(path)], check=True, capture_output=True, text=True)
+    there = subprocess.run([sys.executable, "-c", show, str(path)], check=True, capture_output=True, text=True)
     assert there.stdout.split() == ["999"]
     without = f"import sys; sys.modules['hdf5plugin'] = None; {show}"
     absent = subprocess.run([sys.executable, "-c", without, str(path)], check=True, capture_output=True, text=True)

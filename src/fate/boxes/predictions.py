@@ -107,8 +107,13 @@ def _read_file(file: Path, name: str, images: PathLike | None, classes: Sequence
             with file.open("rb") as stream:
                 if kind == "predictions":
                     return Predictions(*npz.decode_predictions(stream))
-                tables = prophesee.read_archive_labels(stream, str(file), classes)
-                return Predictions(tables, notes=(_NO_EMPTY, *assumed))
+                arrays = prophesee.read_archive(stream, "dt")
+            tables = {}
+            for recording, array in arrays.items():
+                with naming_errors(Path(f"{recording}|dt"), "boxes"):
+                    labels = prophesee.decode_array(array, name=f"{file} {recording}")
+                    tables[recording] = replace(labels, classes=None if classes is None else tuple(classes))
+            return Predictions(tables, notes=(_NO_EMPTY, *assumed))
         labels = read_labels(file)
         notes: tuple[str, ...] = () if kind == "labels" or times_path(file).exists() else (_NO_EMPTY,)
         if labels.classes is None and classes is not None:
@@ -117,7 +122,7 @@ def _read_file(file: Path, name: str, images: PathLike | None, classes: Sequence
 
 
 def _kind_of(file: Path) -> str | None:
-    """The format by the first bytes; of an npz, by its members, "predictions", "archive" or "labels"."""
+    """Recognise the format by the first bytes; an npz, by its members, is "predictions", "archive" or "labels"."""
     with file.open("rb") as stream:
         kind = recognise(stream.read(64))
     if kind != "npz":

@@ -82,7 +82,7 @@ def decode_array(table: NDArray[Any], labelled_us: NDArray[np.int64] | None = No
 
 
 def time_and_score_fields(names: Sequence[str]) -> tuple[str, str | None]:
-    """The names of the time and of the score (None if there is none); a required field that is missing is refused."""
+    """Return the names of the time and of the score (None if missing); refuse if a required field is missing."""
     time = "ts" if "ts" in names and "t" not in names else "t"
     for field in (time, "x", "y", "w", "h", "class_id"):
         if field not in names:
@@ -91,23 +91,11 @@ def time_and_score_fields(names: Sequence[str]) -> tuple[str, str | None]:
 
 
 def read_archive(file: BinaryIO, kind: Literal["gt", "dt"]) -> dict[str, NDArray[np.void]]:
-    """The structured arrays of an npz by recording: ground truth ("gt") or detections ("dt")."""
+    """Return the structured arrays of an npz by recording: ground truth ("gt") or detections ("dt")."""
     arrays = load_arrays(file, ending=f"|{kind}")
     if not arrays:
         raise FormatError(f"is an npz without arrays named '<recording>|{kind}'; give an archive of boxes")
     return {name.removesuffix(f"|{kind}"): array for name, array in arrays.items()}
-
-
-def read_archive_labels(file: BinaryIO, name: str, classes: Sequence[str] | None = None) -> dict[str, Labels]:
-    """The detections of an npz as labels, with the names of the classes if they are known."""
-    tables = {}
-    for recording, array in read_archive(file, "dt").items():
-        try:
-            labels = decode_array(array, name=f"{name} {recording}")
-            tables[recording] = replace(labels, classes=None if classes is None else tuple(classes))
-        except FateError as error:
-            raise type(error)(f"{recording}|dt {error}") from error
-    return tables
 
 
 def decode_times(data: bytes) -> NDArray[np.int64]:
@@ -122,7 +110,7 @@ def decode_times(data: bytes) -> NDArray[np.int64]:
 
 
 def encode(labels: Labels, dialect: str = "t") -> bytes:
-    """The bytes of a ``_bbox.npy``; ``dialect`` is "t" (newer) or "ts" (older names)."""
+    """Return the bytes of a ``_bbox.npy``; ``dialect`` is "t" (newer) or "ts" (older names)."""
     if dialect not in DIALECTS:
         raise FateError(f"got dialect {dialect!r}; it is 't' (newer files) or 'ts' (older files); choose one")
     tracks = labels.track_id
@@ -155,7 +143,7 @@ def encode(labels: Labels, dialect: str = "t") -> bytes:
 
 
 def encode_times(labels: Labels) -> bytes | None:
-    """The bytes of the sidecar, or None if every labelled time has boxes."""
+    """Return the bytes of the sidecar, or None if every labelled time has boxes."""
     has_boxes = np.array_equal(np.unique(labels.t_us), labels.labelled_us)
     return None if has_boxes else _save(labels.labelled_us)
 
@@ -176,7 +164,7 @@ def _size(axis: str, low: NDArray[np.float32], high: NDArray[np.float32]) -> NDA
 
 
 def _pixels(table: NDArray[Any], name: str) -> NDArray[np.float32]:
-    """A field as (N,) float32: the format adds x and w in float32, whatever type the file has."""
+    """Return a field as (N,) float32: the format adds x and w in float32, whatever type the file has."""
     values = table[name]
     if values.ndim != 1 or values.dtype.kind not in "iuf":
         raise FormatError(f"field {name} has dtype {table.dtype[name]}; expected one number per row; fix it")
@@ -185,7 +173,7 @@ def _pixels(table: NDArray[Any], name: str) -> NDArray[np.float32]:
 
 
 def _tracks(values: NDArray[Any]) -> NDArray[Any]:
-    """The track field with NO_TRACK as -1; what does not fit int64 is left for the check of Labels."""
+    """Return the track field with NO_TRACK as -1; the check of Labels refuses what does not fit int64."""
     if values.dtype.kind not in "iu" or values.dtype.itemsize < 4 or (values > np.iinfo(np.int64).max).any():
         return values
     return np.where(values == NO_TRACK, -1, values.astype(np.int64))

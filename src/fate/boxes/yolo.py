@@ -43,14 +43,16 @@ def encode(labels: Labels) -> dict[str, str]:
         files[CLASSES_FILE] = "".join(f"{name}\n" for name in labels.classes)
     for time in labels.labelled_us.tolist():
         files[f"{time:016d}.txt"] = ""
-    lines: dict[str, list[str]] = {}
     height, width = labels.sensor
     for row, time in enumerate(labels.t_us.tolist()):
         cx, w = _normalise(float(labels.x1[row]), float(labels.x2[row]), width)
         cy, h = _normalise(float(labels.y1[row]), float(labels.y2[row]), height)
-        words = [str(labels.class_id[row]), cx, cy, w, h, *_extras(labels, row)]
-        lines.setdefault(f"{time:016d}.txt", []).append(" ".join(words) + "\n")
-    return files | {name: "".join(text) for name, text in lines.items()}
+        extras = [repr(float(labels.score[row])), str(labels.track_id[row]), str(labels.source[row])]
+        defaults = ["1.0", "-1", str(int(LabelSource.GROUND_TRUTH))]
+        while extras and extras[-1] == defaults[len(extras) - 1]:
+            extras.pop()  # up to the last that differs from its default: ground truth stays plain YOLO
+        files[f"{time:016d}.txt"] += " ".join([str(labels.class_id[row]), cx, cy, w, h, *extras]) + "\n"
+    return files
 
 
 def decode(
@@ -59,7 +61,14 @@ def decode(
     """Labels from ``.txt`` files and ``fate.json``, name to text; the arguments are used if the files lack them."""
     if META_FILE in files:
         sensor = _read_meta(files[META_FILE])
-    times = _read_times([name for name in files if name not in (META_FILE, CLASSES_FILE)])
+    by_time: dict[int, str] = {}
+    for name in sorted(files.keys() - {META_FILE, CLASSES_FILE}):
+        if not _TIME_NAME.fullmatch(name) or len(name) > 40 or not -(2**63) <= int(name[:-4]) < 2**63:
+            raise FormatError(f"holds {name!r}; labels are named <t_us>.txt in microseconds; move it away")
+        other = by_time.setdefault(int(name[:-4]), name)
+        if other != name:
+            raise FormatError(f"holds {other} and {name}; each time has one file; merge them")
+    times = dict(sorted(by_time.items()))
     if sensor is None:
         if not times:
             raise FormatError("has no <t_us>.txt file; YOLO labels are one per labelled time; add them")
@@ -67,9 +76,9 @@ def decode(
     if CLASSES_FILE in files:
         classes = [name.strip() for name in files[CLASSES_FILE].rstrip().splitlines()]
     # checks the names and the size
-    frame = Labels.empty(sorted(times.values()), classes=classes, sensor=sensor)
+    frame = Labels.empty(list(times), classes=classes, sensor=sensor)
     rows: list[tuple[Any, ...]] = []
-    for name, time in times.items():
+    for time, name in times.items():
         for number, line in enumerate(files[name].splitlines(), start=1):
             if line.strip():
                 try:
@@ -81,7 +90,7 @@ def decode(
 
 
 def foreign_files(names: Sequence[str], meta: str) -> list[str]:
-    """The files of a folder that :func:`encode` did not write: all of them without a ``fate.json`` of FATE.
+    """Return the files of a folder that :func:`encode` did not write: all of them without a ``fate.json`` of FATE.
 
     ``meta`` is the text of ``fate.json``, empty if it does not exist.
     """
@@ -94,7 +103,7 @@ def foreign_files(names: Sequence[str], meta: str) -> list[str]:
 
 
 def _normalise(low: float, high: float, side: int) -> tuple[str, str]:
-    """Centre and size divided by ``side``, with digits that reproduce both float32 edges."""
+    """Return centre and size divided by ``side``, with digits that reproduce both float32 edges."""
     centre, size = repr((low + high) / 2 / side), repr((high - low) / side)
     if _edges(centre, size, side) == (np.float32(low), np.float32(high)):
         return centre, size
@@ -109,18 +118,8 @@ def _edges(centre: str, size: str, side: int) -> tuple[np.float32, np.float32]:
         return np.float32(float((middle - half) * side)), np.float32(float((middle + half) * side))
 
 
-def _extras(labels: Labels, row: int) -> list[str]:
-    """Score, track and source up to the last that differs from its default: ground truth stays plain YOLO."""
-    score, track, source = labels.score[row], labels.track_id[row], labels.source[row]
-    words = [repr(float(score)), str(track), str(source)]
-    is_default = [score == 1, track == -1, source == LabelSource.GROUND_TRUTH]
-    while is_default and is_default[-1]:
-        is_default.pop()
-    return words[: len(is_default)]
-
-
 def _read_line(line: str, size: tuple[int, int], classes: tuple[str, ...] | None) -> tuple[Any, ...]:
-    """The columns of one box after its time."""
+    """Read the columns of one box after its time."""
     words = line.split()
     if not 5 <= len(words) <= 8:
         raise FormatError(f"has {len(words)} words; a box is class cx cy w h [score [track [source]]]; fix")
@@ -148,18 +147,6 @@ def _whole(name: str, word: str, low: int, high: int) -> int:
     if not _WHOLE.fullmatch(word) or not low <= int(word) <= high:
         raise FormatError(f"has {name} {word[:40]!r}; expected a whole number from {low} to {high}; fix it")
     return int(word)
-
-
-def _read_times(names: Sequence[str]) -> dict[str, int]:
-    """Microseconds by file name, in order of time."""
-    by_time: dict[int, str] = {}
-    for name in sorted(names):
-        if not _TIME_NAME.fullmatch(name) or len(name) > 40 or not -(2**63) <= int(name[:-4]) < 2**63:
-            raise FormatError(f"holds {name!r}; labels are named <t_us>.txt in microseconds; move it away")
-        other = by_time.setdefault(int(name[:-4]), name)
-        if other != name:
-            raise FormatError(f"holds {other} and {name}; each time has one file; merge them")
-    return {name: time for time, name in sorted(by_time.items())}
 
 
 def _read_meta(text: str) -> tuple[int, int]:

@@ -84,7 +84,7 @@ class Index:
 def build_index(
     source: Source, sensor: Sensor | None, progress: Progress | None = None, keep: bool = False
 ) -> tuple[Index, Columns | None]:
-    """One pass over ``source``; events outside ``sensor`` are counted and left out of the block counts.
+    """Walk over ``source`` once; events outside ``sensor`` are counted and left out of the block counts.
 
     With ``keep``, the events are returned too if they are read anyway (:meth:`Source.even_blocks`).
     """
@@ -92,10 +92,6 @@ def build_index(
         out = allocate_columns(even.num_events) if keep else None
         if index := _index_evenly(source, even, sensor, out):
             return index, out
-    return _index_in_order(source, sensor, progress), None
-
-
-def _index_in_order(source: Source, sensor: Sensor | None, progress: Progress | None) -> Index:
     tally = Tally()
     positions: list[int] = []
     states: list[NDArray[np.int64]] = []
@@ -113,7 +109,7 @@ def _index_in_order(source: Source, sensor: Sensor | None, progress: Progress | 
     t_min, t_max = np.array(spans, np.int64).reshape(-1, 2).T.copy()
     table = np.array(states, np.int64).reshape(len(states), len(states[0]) if states else 0)
     first = np.cumsum(counts, dtype=np.int64)
-    return Index(np.array([*positions, end], np.int64), table, first, t_min, t_max, tally, skipped, tail)
+    return Index(np.array([*positions, end], np.int64), table, first, t_min, t_max, tally, skipped, tail), None
 
 
 def _index_evenly(source: Source, even: EvenBlocks, sensor: Sensor | None, out: Columns | None) -> Index | None:
@@ -142,7 +138,9 @@ def _index_evenly(source: Source, even: EvenBlocks, sensor: Sensor | None, out: 
             if tally is None or tally.t_min < whole.last_t:
                 pool.shutdown(cancel_futures=True)
                 return None
-            whole.add(tally)
+            whole.add_times(tally.t_min, tally.t_max, tally.last_t)
+            whole.events, whole.on = whole.events + tally.events, whole.on + tally.on
+            whole.x_max, whole.y_max = max(whole.x_max, tally.x_max), max(whole.y_max, tally.y_max)
     states = np.broadcast_to(even.state, (blocks, len(even.state)))
     return Index(even.positions, states, first, t_min, t_max, whole, {}, source.found.tail)
 

@@ -211,7 +211,7 @@ def _has_number_row(head: bytes) -> bool:
 
 
 def decoder_for(format: str, sensor: Sequence[int], *, out_of_bounds: OutOfBounds = "raise", **options: Any) -> Decoder:
-    """A decoder for a stream without a header: ``decoder.feed(data)`` gives the events that are complete.
+    """Return a decoder for a stream without a header: ``decoder.feed(data)`` gives the events that are complete.
 
     Args:
         format: a key of ``FORMATS`` that has a decoder.

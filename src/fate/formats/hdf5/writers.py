@@ -97,7 +97,7 @@ class Hdf5Writer(EventWriter):
         """Write the rows that complete the tables at the end."""
 
     def table(self, name: str, dtype: Any, **settings: Any) -> Any:
-        """An empty dataset that grows."""
+        """Create an empty dataset that grows."""
         return self.hdf5.create_dataset(name, (0,), dtype, maxshape=(None,), chunks=(CHUNK_ROWS,), **settings)
 
     def _write_pending(self) -> None:

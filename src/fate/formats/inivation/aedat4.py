@@ -112,7 +112,7 @@ def _fields(buffer: bytes) -> tuple[int, int, str]:
 
 
 def _streams(description: str) -> dict[int, Stream]:
-    """The streams an XML description lists, by number."""
+    """Return the streams that an XML description lists, by number."""
     if "<!" in description:
         raise ValueError("the description of the streams declares entities")
     streams: dict[int, Stream] = {}
@@ -129,7 +129,7 @@ def _streams(description: str) -> dict[int, Stream]:
 
 
 def plain_header(compression: int, stream: Stream) -> bytes:
-    """The first bytes of a file with one event stream and no table."""
+    """Return the first bytes of a file with one event stream and no table."""
     height, width = stream.sensor or Sensor(1, 1)
     text = (
         f'<dv version="2.0"><node name="outInfo"><node name="{stream.number}"><attr key="typeIdentifier">EVTS</attr>'
@@ -251,7 +251,7 @@ class Aedat4Source(Source):
             )
 
     def _unpack(self, packets: list[Packet]) -> Columns:
-        """The events of ``packets``, in order."""
+        """Return the events of ``packets``, in order."""
         if not packets:
             return allocate_columns(0)
         pieces = [plain_header(self._header.compression, self._stream)]

@@ -51,27 +51,23 @@ def is_atis_bin(head: bytes) -> bool:
     total = used // RECORD_BYTES
     outside = np.count_nonzero((columns.x >= N_CALTECH101.width) | (columns.y >= N_CALTECH101.height))
     steps = np.diff(columns.t)
+    odd = max(int(outside), int(np.count_nonzero(steps < 0)))
     stands_still = total >= FEW_RECORDS and not steps.any()
-    return total > 0 and max(outside, np.count_nonzero(steps < 0)) <= ODD_SHARE * total and not stands_still
+    return total > 0 and odd <= ODD_SHARE * total and not stands_still
 
 
 def open_atis_bin(file: ByteFile, options: Options) -> ByteSource:
-    """A ``.bin`` file, its sensor found from its events unless it is given."""
-    notes = {}
-    sensor = options.sensor
-    if sensor is None and (sensor := _sensor(file)):
-        name = "N-MNIST" if sensor == N_MNIST else "N-Caltech101"
-        notes["sensor"] = f"{sensor}, the size of {name}: the file does not give it and all events lie within"
-    return ByteSource(file, AtisBinDecoder(), 0, sensor, notes)
-
-
-def _sensor(file: ByteFile) -> Sensor | None:
-    """The smaller of the two datasets' sizes that holds every event; None if neither does."""
+    """Open a ``.bin`` file; unless the sensor is given, find it from the events."""
+    if options.sensor:
+        return ByteSource(file, AtisBinDecoder(), 0, options.sensor)
     x_max = y_max = 0
     decoder = AtisBinDecoder()
     for position in range(0, file.size, SCAN_BYTES):
         columns, _ = decoder.decode(file.read(position, SCAN_BYTES))
         x_max = max(x_max, int(columns.x.max(initial=0)))
         y_max = max(y_max, int(columns.y.max(initial=0)))
-    fitting = (sensor for sensor in (N_MNIST, N_CALTECH101) if x_max < sensor.width and y_max < sensor.height)
-    return next(fitting, None)
+    for name, sensor in (("N-MNIST", N_MNIST), ("N-Caltech101", N_CALTECH101)):
+        if x_max < sensor.width and y_max < sensor.height:
+            note = f"{sensor}, the size of {name}: the file does not give it and all events lie within"
+            return ByteSource(file, AtisBinDecoder(), 0, sensor, {"sensor": note})
+    return ByteSource(file, AtisBinDecoder(), 0, None)

@@ -270,7 +270,7 @@ def _time_high_words(high: int, previous: int, bits: int, out: Any, n: int) -> i
 
 @compiled
 def _run_length(t: Any, x: Any, y: Any, p: Any, i: int) -> int:
-    """Events from ``i`` on with one time, row, polarity and 32-column cell, in increasing x."""
+    """Count the events from ``i`` on with one time, row, polarity and 32-column cell, in increasing x."""
     j = i + 1
     while (
         j < t.shape[0]
@@ -286,7 +286,7 @@ def _run_length(t: Any, x: Any, y: Any, p: Any, i: int) -> int:
 
 @compiled
 def _encode_evt2(t: Any, x: Any, y: Any, p: Any, state: Any, width: int, out: Any) -> int:
-    """Words of EVT2, or of EVT2.1 where ``width`` is not 0, into ``out`` int64 → number of words.
+    """Write words of EVT2, or of EVT2.1 if ``width`` is not 0, into ``out`` int64 → number of words.
 
     ``state``: last TIME_HIGH, -1 for none.
     """

@@ -157,7 +157,7 @@ class RosSource(Source):
         return DECODERS[self._encoding][0]() if self._encoding else None
 
     def _columns(self, message: Message, decoder: Decoder | None) -> Columns:
-        """The events of one message."""
+        """Return the events of one message."""
         parsed = self._parsed(message)
         if (parsed.height, parsed.width) != self._sides or parsed.encoding != self._encoding:
             given = f"size {parsed.width}×{parsed.height} and encoding {parsed.encoding!r}"
@@ -189,7 +189,7 @@ def _damage_refused(path: Path) -> AbstractContextManager[None]:
 
 
 def open_ros(path: Path, options: Options) -> RosSource:
-    """A bag of ROS 1 or ROS 2, its event topic chosen."""
+    """Open a bag of ROS 1 or ROS 2 and choose its event topic."""
     with ExitStack() as opened:
         for file in path.iterdir() if path.is_dir() else [path]:  # metadata.yaml may name any of them
             if not file.is_dir():
@@ -209,7 +209,7 @@ def open_ros(path: Path, options: Options) -> RosSource:
 
 
 def _reader(path: Path) -> tuple[Any, bool]:
-    """The package's reader for ``path``, and whether messages are in the form of ROS 2."""
+    """Return the package's reader for ``path``, and whether messages are in the form of ROS 2."""
     try:
         from rosbags import rosbag1, rosbag2  # noqa: PLC0415  (an optional package)
     except ImportError:
@@ -244,5 +244,5 @@ def _event_topics(path: Path, reader: Any) -> list[Topic]:
 
 
 def _bag_files(path: Path) -> list[Path]:
-    """The file of a bag, or those with messages in its folder."""
+    """Return the file of a bag, or the files with messages in its folder."""
     return [file for file in path.iterdir() if file.suffix in (".db3", ".mcap")] if path.is_dir() else [path]

@@ -17,6 +17,7 @@ import math
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ ONE_SIDE = re.compile(r"\b(width|height)\b\W*(\d+)", re.IGNORECASE)
 
 
 SPACE, TAB, NEWLINE, RETURN = 32, 9, 10, 13
-COMMENT_MARKS = b"#%"
+COMMENT_MARKS = ("#", "%")
 HASH, PERCENT, PLUS, MINUS, DOT, ZERO = 35, 37, 43, 45, 46, 48
 NO_NUMBER, NOT_WHOLE, TOO_LARGE = 1, 2, 3
 MAX_INT64 = np.iinfo(np.int64).max
@@ -272,7 +273,13 @@ def open_text(file: ByteFile, options: Options) -> ByteSource:
     """Open a CSV or TXT file."""
     path, head = file.path, file.read(0, HEAD_BYTES)
     preamble = read_preamble(path, head)
-    rows = _first_rows(head[preamble.num_bytes :], preamble.delimiter, whole_file=len(head) >= file.size)
+    lines = head[preamble.num_bytes :].split(b"\n")
+    if len(head) < file.size and len(lines) > 1:
+        lines.pop()  # it may be cut
+    texts = (line.decode("utf-8", "replace").strip() for line in lines)
+    filled = (text for text in texts if text and not text.startswith(COMMENT_MARKS))
+    # a faulty row is refused later, when it is decoded
+    rows = [text.split(preamble.delimiter.strip() or None) for text in islice(filled, SAMPLE_ROWS)]
     columns, how = _columns(path, rows, preamble.names, options)
     unit = _unit(columns, rows, preamble.names, options)
     decoder = TextDecoder(
@@ -308,7 +315,7 @@ def read_preamble(path: Path, head: bytes) -> Preamble:
         end = head.find(b"\n", position)
         after = len(head) if end < 0 else end + 1
         line = head[position:after].decode("utf-8", "replace").strip()
-        if line and line[0] in COMMENT_MARKS.decode():
+        if line.startswith(COMMENT_MARKS):
             comments.append(line[1:].strip())
         elif line:
             cells, delimiter = split_cells(line)
@@ -347,7 +354,7 @@ def _size_in_comments(comments: list[str]) -> Size | None:
 
 
 def split_cells(line: str) -> tuple[list[str], str]:
-    """The cells of a line, and the delimiter between them."""
+    """Return the cells of a line, and the delimiter between them."""
     for delimiter in (";", ","):
         if delimiter in line:
             return [cell.strip() for cell in line.split(delimiter)], delimiter
@@ -355,7 +362,7 @@ def split_cells(line: str) -> tuple[list[str], str]:
 
 
 def number(cell: str) -> float | None:
-    """The number in a cell, or None."""
+    """Return the number in a cell, or None."""
     try:
         return float(cell) if "_" not in cell else None
     except ValueError:
@@ -363,19 +370,6 @@ def number(cell: str) -> float | None:
 
 
 # ---- the first rows -------------------------------------------------------------------------------
-
-
-def _first_rows(head: bytes, delimiter: str, *, whole_file: bool) -> list[list[str]]:
-    """Return the cells of the first whole rows. A faulty row is refused later, when it is decoded."""
-    lines = head.split(b"\n")
-    rows: list[list[str]] = []
-    for line in lines if whole_file or len(lines) == 1 else lines[:-1]:
-        text = line.decode("utf-8", "replace").strip()
-        if text and text[0] not in COMMENT_MARKS.decode():
-            rows.append(text.split(None if delimiter == " " else delimiter))
-            if len(rows) == SAMPLE_ROWS:
-                break
-    return rows
 
 
 def _columns(path: Path, rows: list[list[str]], names: list[str], options: Options) -> tuple[str, str]:
