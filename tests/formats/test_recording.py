@@ -290,7 +290,7 @@ def test_a_header_without_size_takes_the_smallest_known_sensor_and_says_so(tmp_p
     ("name", "content", "message"),
     [
         ("e.raw", b"", "is empty"),
-        ("e.raw", b"Dear diary,\nnothing was recorded today.\n", "is a text file, not a .raw recording"),
+        ("e.raw", b"Dear diary,\nnothing was recorded today.\n", "is a text file, .*give the recording itself"),
         ("e.raw", bytes(range(256)), "no header that names its format"),
         ("e.raw", b"% evt 3.0\n% index_version 2.0\n% end\n\x00\x01", "index another program keeps"),
         ("e.raw", b"% evt 3.0\n% bookmark_period_us 2000\n% end\n\x00\x01", "index another program keeps"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -41,7 +40,6 @@ FORMATS: dict[str, tuple[str, str, str]] = {
 TABLES = ("csv", "npy", "npz")  # formats whose columns may be in any order
 COUNTED = ("npy", "npz", "hdf5")  # formats whose header gives the number of events
 
-BINARY_SUFFIXES = (".raw", ".dat", ".h5", ".hdf5", ".npz", ".npy", ".aedat", ".aedat4", ".bag")
 
 # first bytes → format
 MAGIC: tuple[tuple[bytes, str], ...] = (
@@ -153,8 +151,6 @@ def recognise(path: Path) -> str:
     if header.num_bytes and (suffix == ".dat" or (has_dat_words and follows[1:] == b"\x08")):
         return "dat"
     if _looks_like_text(head):
-        if suffix in BINARY_SUFFIXES and not _has_number_row(head):
-            raise FormatError(f"{path}: is a text file, not a {suffix} recording; give the recording itself")
         return "csv"
     if suffix == ".dat" and head[0] in (0, 12) and head[1:2] == b"\x08":
         return "dat"
@@ -198,16 +194,6 @@ def _looks_like_text(head: bytes) -> bool:
     except UnicodeDecodeError as error:
         return len(sample) - error.start < 4 and len(head) > len(sample)  # cut inside one character
     return True
-
-
-def _has_number_row(head: bytes) -> bool:
-    """Whether one of the first lines is a row of numbers: the file is then a table, whatever its name."""
-    for line in head.decode("utf-8", "replace").splitlines()[:20]:
-        cells = line.replace(",", " ").replace(";", " ").split()
-        with suppress(ValueError):
-            if len([float(cell) for cell in cells[:4]]) == 4:
-                return True
-    return False
 
 
 def decoder_for(format: str, sensor: Sequence[int], *, out_of_bounds: OutOfBounds = "raise", **options: Any) -> Decoder:

@@ -65,9 +65,9 @@ class Topic(NamedTuple):
 
 
 class Message(NamedTuple):
-    """The bytes of a message and when it was received, ns."""
+    """A message as the bag holds it."""
 
-    time: int
+    time: int  # of its reception, ns
     data: bytes
 
 

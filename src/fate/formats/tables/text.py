@@ -333,8 +333,8 @@ def read_preamble(path: Path, head: bytes) -> Preamble:
                     cells, size = [name for name, _, _ in parts], (sizes["y"], sizes["x"])
                 if find_roles(cells) is None:
                     raise FormatError(
-                        f"{path}: line {num_lines + 1}, {shown(head[position:after])}, is neither a row of numbers nor"
-                        " a row of names that has t, x, y and p"
+                        f"{path}: is a text file, and its line {num_lines + 1}, {shown(head[position:after])}, is"
+                        " neither a row of numbers nor a row of names that has t, x, y and p; give the recording itself"
                     )
                 position, num_lines, names = after, num_lines + 1, cells
                 break
