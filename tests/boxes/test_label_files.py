@@ -348,7 +348,7 @@ def written() -> Iterator[dict[str, Path]]:
 
 
 @pytest.mark.parametrize("format", NAMES)
-@settings(max_examples=150, deadline=None)
+@QUICK
 @given(data=st.data())
 def test_a_damaged_file_gives_labels_or_a_fate_error_and_nothing_else(
     written: dict[str, Path], format: str, data: st.DataObject

@@ -66,19 +66,13 @@ class DenseLabels:
 
     def labels(self, recording: str, hz: float) -> Labels:
         """Return the labels of a recording, by its name in the dataset, at a rate."""
-        if float(hz) not in self.rates:
+        if float(hz) not in self.rates or not self.has(recording, hz):
             known = ", ".join(f"{rate:g}" for rate in self.rates)
             raise FateError(
-                f"{self.root}: has labels at {known} Hz; {hz:g} Hz was asked for; make them with fate densify --hz"
-                f" {hz:g}"
+                f"{self.root}: has no labels of {recording} at {hz:g} Hz (its rates are {known}); run fate densify --hz"
+                f" {hz:g} again, with all its shards: it goes on where it stopped"
             )
-        file = label_file(self.root, recording, hz)
-        if not file.is_file():
-            raise FateError(
-                f"{self.root}: has no labels of {recording} at {hz:g} Hz; run fate densify again, with all its shards:"
-                " it goes on where it stopped"
-            )
-        return read_labels(file)
+        return read_labels(label_file(self.root, recording, hz))
 
     def predictions(self, recording: str, step_us: int) -> Labels | None:
         """Predictions of streams with that step; None if they were not kept."""
