@@ -33,6 +33,7 @@ from tests.damage import damaged, nested
 
 SENSOR = (48, 64)
 CLASSES = ("car", "pedestrian")
+SEEDS = pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 LABELS = Labels(
     [100_000, 200_000], [1, 2], [3, 4], [20, 30], [25, 40], [0, 1], sensor=SENSOR, classes=CLASSES, track_id=[0, 1]
 )
@@ -67,7 +68,7 @@ def detections() -> DetectionLog:
     return DetectionLog("drive.raw", SENSOR, CLASSES, 200.0, frames, {"model": "x", "summary": {"windows": 3}})
 
 
-@pytest.mark.parametrize("seed", range(2))
+@SEEDS
 def test_detections(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "a.json"
 
@@ -91,7 +92,7 @@ def test_a_class_id_that_is_no_whole_number_is_not_rounded(tmp_path: Path) -> No
         read_detections(tmp_path / "a.json")
 
 
-@pytest.mark.parametrize("seed", range(2))
+@SEEDS
 def test_manifest_of_dense_labels(tmp_path: Path, seed: int) -> None:
     options = {"thresholds": {"car": 0.6}, "other_threshold": 0.5, "min_steps": 3}
     facts = {
@@ -114,7 +115,7 @@ def test_manifest_of_dense_labels(tmp_path: Path, seed: int) -> None:
     survive(document, path.write_text, read, 300, seed)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@SEEDS
 def test_coco_predictions(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "a.json"
     write_labels(path, LABELS)
@@ -221,7 +222,8 @@ def test_simulating_goes_on_from_a_damaged_manifest_or_refuses_it(tmp_path: Path
     assert json.loads(path.read_text()) == document  # a refused manifest stays for whoever repairs it
 
 
-def test_manifest_of_a_prepared_dataset(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [60, pytest.param(150, marks=pytest.mark.slow)])
+def test_manifest_of_a_prepared_dataset(tmp_path: Path, number: int) -> None:
     source = tmp_path / "gen1" / "train"
     source.mkdir(parents=True)
     write_events(source / "a_td.dat", make_events(500, (240, 304)))
@@ -238,7 +240,7 @@ def test_manifest_of_a_prepared_dataset(tmp_path: Path) -> None:
             fate.prepare("gen1", source.parent, target, hashed=False)  # a second run reads what the first wrote
 
     document = json.loads(path.read_text())
-    survive(document, path.write_text, read, 150, 0)
+    survive(document, path.write_text, read, number, 0)
     document["recordings"][0]["note"] = "HERE"
     path.write_text(json.dumps(document).replace('"HERE"', "1e400"))
     with pytest.raises(FateError, match=r"manifest\.json.*1e400"):
@@ -259,7 +261,8 @@ def test_description_in_a_file_of_weights(tmp_path: Path) -> None:
             load_model(path)
 
 
-def test_a_dataset_described_in_yaml(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [100, pytest.param(300, marks=pytest.mark.slow)])
+def test_a_dataset_described_in_yaml(tmp_path: Path, number: int) -> None:
     write_events(tmp_path / "a.h5", make_events(500, SENSOR))
     write_labels(tmp_path / "a.json", LABELS)
     document = {
@@ -271,7 +274,7 @@ def test_a_dataset_described_in_yaml(tmp_path: Path) -> None:
         "recordings": [{"events": "a.h5", "labels": "a.json", "split": "train", "label_offset_us": 0}],
     }
     path = tmp_path / "mine.yaml"
-    survive(document, path.write_text, lambda: open_dataset(path, "train").checked(), 300, 0)  # JSON is YAML
+    survive(document, path.write_text, lambda: open_dataset(path, "train").checked(), number, 0)  # JSON is YAML
     path.write_text(yaml.safe_dump(document))
     assert len(open_dataset(path)) == 1
 

@@ -45,9 +45,9 @@ def test_labels_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     store = begin_dense_labels(tmp_path / "dense", FACTS, (80, 200))
-    with pytest.raises(FateError, match="has labels at 80, 200 Hz; 100 Hz was asked for"):
+    with pytest.raises(FateError, match=r"at 100 Hz \(its rates are 80, 200\); run fate densify --hz 100"):
         store.labels("drive", 100)
-    with pytest.raises(FateError, match="has no labels of drive at 200 Hz; run fate densify again"):
+    with pytest.raises(FateError, match="has no labels of drive at 200 Hz .*run fate densify --hz 200"):
         store.labels("drive", 200)
     with pytest.raises(FateError, match=r"has no manifest\.json"):
         open_dense_labels(tmp_path)
@@ -101,7 +101,7 @@ def _begin_at_once(folder: Path, thresholds: tuple[float, float], rates: tuple[f
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs processes that fork")
 def test_two_runs_that_begin_at_once_keep_all_rates_and_one_set_of_options(tmp_path: Path) -> None:
-    for number in range(15):
+    for number in range(5):
         folder = tmp_path / f"rates{number}"
         assert _begin_at_once(folder, (0.3, 0.3), (40, 80)) == []
         assert open_dense_labels(folder).rates == (40, 80)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import warnings
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from fate.cli.main import app
 from fate.errors import FateError, FateWarning, FormatError
 from fate.events.events import Events
 from fate.formats.inivation.aedat2 import Aedat2Decoder, parse_aedat2_header
@@ -111,8 +111,7 @@ def test_each_chip_is_turned_upright_as_jaer_shows_it(
 
 def test_info_says_how_the_picture_was_turned(tmp_path: Path) -> None:
     path = write(tmp_path, DVS128 + records([dvs128(3, 5, 1)], [5]))
-    command = [sys.executable, "-m", "fate.cli", "info", str(path)]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    shown = CliRunner().invoke(app, ["info", str(path)], catch_exceptions=False).output
     assert "orientation" in shown
     assert "rows from the bottom" in shown
 

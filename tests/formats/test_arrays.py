@@ -262,7 +262,7 @@ def test_claimed_size_costs_no_memory(tmp_path: Path) -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(["fields", "N×4", "floats", "by column"]))
-@settings(relaxed, max_examples=150)
+@settings(relaxed, max_examples=80)
 def test_damaged_npy_gives_events_or_one_sentence(tmp_path: Path, seed: int, kind: str) -> None:
     events = make_events(60)
     array = {
@@ -406,7 +406,7 @@ def test_member_shorter_or_longer_than_its_header_promises_is_refused(tmp_path: 
 
 
 @given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(["stored", "deflated", "table"]))
-@settings(relaxed, max_examples=200)
+@settings(relaxed, max_examples=80)
 def test_damaged_npz_gives_events_or_one_sentence(tmp_path: Path, seed: int, kind: str) -> None:
     events, path = make_events(60), tmp_path / "events.npz"
     save = np.savez_compressed if kind == "deflated" else np.savez

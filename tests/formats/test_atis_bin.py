@@ -91,19 +91,19 @@ def test_a_cut_record_is_reported_and_the_rest_delivered(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    "content",
     [
-        (random.Random(1).randbytes(5000), r"outside 240×180|goes back"),
-        (bytes(5000), "stands still"),
-        (saccade(100, 34, 34)[5:][::-1], "goes back|outside"),
-        (b"\x01\x02", "2 bytes"),
-        (b"\x00" + saccade(300, 34, 34), "outside|goes back"),
+        random.Random(1).randbytes(5000),
+        bytes(5000),
+        saccade(100, 34, 34)[5:][::-1],
+        b"\x01\x02",
+        b"\x00" + saccade(300, 34, 34),
     ],
     ids=["random", "zeros", "backwards", "too short", "shifted by a byte"],
 )
-def test_other_bin_files_are_refused_with_the_reason(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_other_bin_files_are_refused_with_what_was_expected(tmp_path: Path, content: bytes) -> None:
     path = write(tmp_path, content)
-    with pytest.raises(FormatError, match=reason) as caught:
+    with pytest.raises(FormatError, match="is not a .bin recording .*5-byte records") as caught:
         open_recording(path)
     assert str(caught.value).startswith(str(path))
     assert "format=" in str(caught.value)

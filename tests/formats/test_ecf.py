@@ -109,7 +109,7 @@ def test_a_step_of_time_beyond_64_bits_is_refused() -> None:
         decode_chunk((1 << 2 | 2).to_bytes(4, "little") + bytes(8) + b"\xf1" * 17 + b"\x01" + bytes(12))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(KINDS[1:]),
     st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=6),
@@ -125,7 +125,7 @@ def test_mutated_chunks_decode_or_are_refused(kind: str, changes: list[tuple[flo
     assert len({len(column) for column in columns}) == 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 300), st.integers(0, 3))
 def test_random_bytes_decode_or_are_refused(data: bytes, num_events: int, packing: int) -> None:
     try:

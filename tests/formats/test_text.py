@@ -327,7 +327,7 @@ def test_unknown_settings_of_the_decoder_are_refused() -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1), order=st.sampled_from(["txyp", "xypt"]), header=st.booleans())
-@settings(relaxed, max_examples=200)
+@settings(relaxed, max_examples=100)
 def test_damaged_text_gives_events_or_one_sentence(tmp_path: Path, seed: int, order: str, header: bool) -> None:
     random = np.random.default_rng(seed)
     text = ("# sensor 64x48\n" + ",".join(order) + "\n" if header else "") + lines(make_events(60), order)

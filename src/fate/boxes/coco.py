@@ -32,13 +32,13 @@ RECORDING_KEYS = ("recording", "video", "sequence")
 
 
 def encode(labels: Labels) -> bytes:
-    """The bytes of a COCO file; ids count from 1, as COCO tools expect."""
+    """Return the bytes of a COCO file; ids count from 1, as COCO tools expect."""
     document = {**header(labels), "images": image_entries(labels), "annotations": annotation_entries(labels)}
     return json.dumps(document, allow_nan=False, ensure_ascii=False).encode("utf-8", "backslashreplace")
 
 
 def header(labels: Labels) -> dict[str, Any]:
-    """The part of a COCO file before its images and annotations: ``info`` and ``categories``."""
+    """Return the part of a COCO file before its images and annotations: ``info`` and ``categories``."""
     names = labels.classes
     if names is None:  # COCO needs names; "classes_named" records that these carry no meaning
         names = tuple(f"class {index}" for index in range(int(labels.class_id.max(initial=-1)) + 1))
@@ -47,7 +47,7 @@ def header(labels: Labels) -> dict[str, Any]:
 
 
 def image_entries(labels: Labels, first: int = 1) -> list[dict[str, Any]]:
-    """An image for each labelled time; their ids count from ``first``."""
+    """Return an image for each labelled time; their ids count from ``first``."""
     size = {} if labels.sensor is None else {"width": labels.sensor[1], "height": labels.sensor[0]}
     return [
         {"id": first + index, "file_name": f"{time:016d}.png", **size, "t_us": time}
@@ -56,7 +56,7 @@ def image_entries(labels: Labels, first: int = 1) -> list[dict[str, Any]]:
 
 
 def annotation_entries(labels: Labels, first: int = 1, first_image: int = 1) -> list[dict[str, Any]]:
-    """An annotation for each box; their ids count from ``first``, the ids of their images from ``first_image``."""
+    """Return an annotation for each box; ids count from ``first``, the ids of the images from ``first_image``."""
     # in float64, where the size of a float32 box is exact except for coordinates 2**29 apart
     boxes = labels.boxes.astype(np.float64)
     sizes = boxes[:, 2:] - boxes[:, :2]
@@ -85,11 +85,10 @@ def decode(data: bytes, name: str = "labels") -> Labels:
     """Labels of one recording from the bytes of a COCO file with a time on each image; a warning calls it ``name``."""
     document = parse_json(data, name, EXPECTED)
     annotations = _entries(document, "annotations")
-    images = _Images(_entries(document, "images"), None)
     crowds = sum(annotation.get("iscrowd") not in (None, 0) for annotation in annotations)
     if crowds:
         warn(f"{name}: read {crowds} crowd regions as ordinary boxes")
-    return images.tables(annotations, document).get("", Labels.empty())
+    return _tables(annotations, document, None)[""]
 
 
 def decode_results(
@@ -113,12 +112,11 @@ def decode_results(
     results = _entries({"annotations": document} if isinstance(document, list) else document, "annotations")
     info = document.get("info") if isinstance(document, dict) else None
     _entries(listing, "categories")
-    tables = _Images(_entries(listing, "images"), recording).tables(results, listing)
-    return tables, info if isinstance(info, dict) else {}
+    return _tables(results, listing, recording), info if isinstance(info, dict) else {}
 
 
 def category_ids(data: bytes, name: str) -> tuple[int, ...] | None:
-    """The category id in the file of each class id of :func:`decode`, which counts categories from 0.
+    """Return the category id in the file of each class id of :func:`decode`, which counts categories from 0.
 
     Returns None for a file that FATE wrote: there the user knows the class ids.
     """
@@ -136,83 +134,76 @@ def category_ids(data: bytes, name: str) -> tuple[int, ...] | None:
     return tuple(each for each in ids if isinstance(each, int))
 
 
-class _Images:
-    """The images of a file: the recording and the time of each image id, and the sensor they share.
+def _tables(annotations: list[dict[str, Any]], listing: dict[str, Any], recording: str | None) -> dict[str, Labels]:
+    """Labels by recording.
 
     Args:
-        entries: the list ``images``.
+        annotations: the boxes.
+        listing: the document with the images and the categories.
         recording: None if the file holds the labels of one recording, which is then called "". Otherwise the file holds
             results, and this is the name of the recording of images that do not name one.
     """
-
-    def __init__(self, entries: list[dict[str, Any]], recording: str | None) -> None:
-        self.is_results = recording is not None
-        self.by_id: dict[int | str, tuple[str, int]] = {}
-        self.times: dict[str, list[int]] = {}
-        self.sensor: tuple[int, ...] | None = None
-        ids: dict[tuple[str, int], int | str] = {}
-        sizes: set[tuple[int, ...]] = set()
-        for index, image in enumerate(entries):
-            identity = _identity(image, "id", f"image {index}")
-            key = next((key for key in TIME_KEYS if key in image), None)
-            if key is None:
-                raise FormatError(f"image {identity!r} has no time; add t_us in whole microseconds")
-            time = _whole(image[key], f"{key} of image {identity!r}", 2**62)
-            name = "" if recording is None else _recording_of(image, recording)
-            if identity in self.by_id:
-                raise FormatError(f"image id {identity!r} occurs twice; ids are unique; renumber one")
-            other = ids.setdefault((name, time), identity)
-            if other != identity:
-                remedy = "give each image its recording" if self.is_results else "split the file by recording"
-                raise FormatError(
-                    f"images {other!r} and {identity!r} both have time {time} us; a recording has one image per time; "
-                    f"{remedy}"
-                )
-            self.by_id[identity] = (name, time)
-            self.times.setdefault(name, []).append(time)
-            if image.get("width") is not None or image.get("height") is not None:
-                sides = ("height", "width")
-                sizes.add(tuple(_whole(image.get(side), f"{side} of image {identity!r}", 2**31) for side in sides))
-        if len(sizes) > 1 and not self.is_results:
-            raise FormatError(f"has images of (height, width) {sorted(sizes)}; a recording has one sensor; split it")
-        self.sensor = sizes.pop() if len(sizes) == 1 else None
-
-    def tables(self, annotations: list[dict[str, Any]], listing: dict[str, Any]) -> dict[str, Labels]:
-        """Labels by recording; ``listing`` is the document with the categories."""
-        indices = _category_indices(listing)
-        info = listing.get("info")
-        ours = info if isinstance(info, dict) and info.get("format") == FORMAT else {}
-        classes: list[Any] | None = None
-        if ours.get("classes_named", bool(indices)):
-            classes = [category.get("name") for category in listing.get("categories", ())]
-        rows: dict[str, list[tuple[Any, ...]]] = {}
-        for index, annotation in enumerate(annotations):
-            recording, row = self._row(annotation, indices, f"{'result' if self.is_results else 'annotation'} {index}")
-            rows.setdefault(recording, []).append(row)
-        sensor: Any = ours.get("sensor") if self.sensor is None else self.sensor
-        tables = {}
-        for recording, times in self.times.items() if self.times or self.is_results else [("", [])]:
-            columns = {name: [row[n] for row in rows.get(recording, [])] for n, name in enumerate(COLUMNS)}
-            try:
-                tables[recording] = Labels.from_unsorted(columns, labelled_us=times, classes=classes, sensor=sensor)
-            except FateError as error:
-                raise FormatError(f"recording {recording}: {error}" if recording else str(error)) from error
-        return tables
-
-    def _row(self, annotation: Any, indices: dict[int | str, int], where: str) -> tuple[str, tuple[Any, ...]]:
-        """The recording of an annotation, and its row in the order of ``COLUMNS``."""
-        image, category = (_identity(annotation, key, where) for key in ("image_id", "category_id"))
-        for identity, known, kind in ((image, self.by_id, "image"), (category, indices, "category")):
-            if identity not in known:
+    is_results = recording is not None
+    known: dict[int | str, tuple[str, int]] = {}  # recording and time by image id
+    times: dict[str, dict[int, int | str]] = {} if is_results else {"": {}}  # image id by recording and time
+    sizes: set[tuple[int, ...]] = set()
+    for index, image in enumerate(_entries(listing, "images")):
+        identity = _identity(image, "id", f"image {index}")
+        key = next((key for key in TIME_KEYS if key in image), None)
+        if key is None:
+            raise FormatError(f"image {identity!r} has no time; add t_us in whole microseconds")
+        time = _whole(image[key], f"{key} of image {identity!r}", 2**62)
+        name = "" if recording is None else _recording_of(image, recording)
+        if identity in known:
+            raise FormatError(f"image id {identity!r} occurs twice; ids are unique; renumber one")
+        known[identity] = (name, time)
+        other = times.setdefault(name, {}).setdefault(time, identity)
+        if other != identity:
+            remedy = "give each image its recording" if is_results else "split the file by recording"
+            raise FormatError(
+                f"images {other!r} and {identity!r} both have time {time} us; a recording has one image per time; "
+                f"{remedy}"
+            )
+        if image.get("width") is not None or image.get("height") is not None:
+            sides = ("height", "width")
+            sizes.add(tuple(_whole(image.get(side), f"{side} of image {identity!r}", 2**31) for side in sides))
+    if len(sizes) > 1 and not is_results:
+        raise FormatError(f"has images of (height, width) {sorted(sizes)}; a recording has one sensor; split it")
+    indices = _category_indices(listing)
+    info = listing.get("info")
+    ours = info if isinstance(info, dict) and info.get("format") == FORMAT else {}
+    sensor: Any = sizes.pop() if len(sizes) == 1 else ours.get("sensor")
+    classes: list[Any] | None = None
+    if ours.get("classes_named", bool(indices)):
+        classes = [category.get("name") for category in listing.get("categories", ())]
+    rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in times}
+    for index, annotation in enumerate(annotations):
+        where = f"{'result' if is_results else 'annotation'} {index}"
+        on_image, category = (_identity(annotation, key, where) for key in ("image_id", "category_id"))
+        for identity, listed, kind in ((on_image, known, "image"), (category, indices, "category")):
+            if identity not in listed:
                 raise FormatError(f"{where} names {kind} {identity!r}, which is not listed; add that {kind}")
-        recording, time = self.by_id[image]
-        box, score = _corners(annotation, where, exact=not self.is_results), annotation.get("score")
-        score = 1.0 if score is None and not self.is_results else finite_number(score, f"score of {where}")
-        # results of other tools may use these two keys differently, and an evaluation needs neither
-        track, source = (None if self.is_results else annotation.get(key) for key in ("track_id", "source"))
-        track = -1 if track is None else _whole(track, f"track_id of {where}", 2**63)
-        source = int(LabelSource.GROUND_TRUTH) if source is None else _whole(source, f"source of {where}", 2**63)
-        return recording, (time, *box, indices[category], track, score, source)
+        name, time = known[on_image]
+        rows[name].append((time, *_columns(annotation, where, is_results, indices[category])))
+    tables = {}
+    for name, labelled in times.items():
+        columns = {column: [row[n] for row in rows[name]] for n, column in enumerate(COLUMNS)}
+        try:
+            tables[name] = Labels.from_unsorted(columns, labelled_us=list(labelled), classes=classes, sensor=sensor)
+        except FateError as error:
+            raise FormatError(f"recording {name}: {error}" if name else str(error)) from error
+    return tables
+
+
+def _columns(annotation: dict[str, Any], where: str, is_result: bool, class_id: int) -> tuple[Any, ...]:
+    """Return the row of an annotation in the order of ``COLUMNS``, without its time."""
+    box, score = _corners(annotation, where, exact=not is_result), annotation.get("score")
+    score = 1.0 if score is None and not is_result else finite_number(score, f"score of {where}")
+    # results of other tools may use these two keys differently, and an evaluation needs neither
+    track, source = (None if is_result else annotation.get(key) for key in ("track_id", "source"))
+    track = -1 if track is None else _whole(track, f"track_id of {where}", 2**63)
+    source = int(LabelSource.GROUND_TRUTH) if source is None else _whole(source, f"source of {where}", 2**63)
+    return *box, class_id, track, score, source
 
 
 def _recording_of(image: dict[str, Any], default: str) -> str:
@@ -225,7 +216,7 @@ def _recording_of(image: dict[str, Any], default: str) -> str:
 
 
 def _category_indices(document: dict[str, Any]) -> dict[int | str, int]:
-    """The index of each category by its id; empty if the document lists no categories."""
+    """Return the index of each category by its id; empty if the document lists no categories."""
     indices: dict[int | str, int] = {}
     for index, category in enumerate(_entries(document, "categories") if "categories" in document else ()):
         identity = _identity(category, "id", f"category {index}")

@@ -65,20 +65,14 @@ class DenseLabels:
         return label_file(self.root, recording, hz).is_file()
 
     def labels(self, recording: str, hz: float) -> Labels:
-        """The labels of a recording, by its name in the dataset, at a rate."""
-        if float(hz) not in self.rates:
+        """Return the labels of a recording, by its name in the dataset, at a rate."""
+        if float(hz) not in self.rates or not self.has(recording, hz):
             known = ", ".join(f"{rate:g}" for rate in self.rates)
             raise FateError(
-                f"{self.root}: has labels at {known} Hz; {hz:g} Hz was asked for; make them with fate densify --hz"
-                f" {hz:g}"
+                f"{self.root}: has no labels of {recording} at {hz:g} Hz (its rates are {known}); run fate densify --hz"
+                f" {hz:g} again, with all its shards: it goes on where it stopped"
             )
-        file = label_file(self.root, recording, hz)
-        if not file.is_file():
-            raise FateError(
-                f"{self.root}: has no labels of {recording} at {hz:g} Hz; run fate densify again, with all its shards:"
-                " it goes on where it stopped"
-            )
-        return read_labels(file)
+        return read_labels(label_file(self.root, recording, hz))
 
     def predictions(self, recording: str, step_us: int) -> Labels | None:
         """Predictions of streams with that step; None if they were not kept."""
@@ -142,7 +136,7 @@ def begin_dense_labels(path: str | os.PathLike[str], facts: Mapping[str, Any], r
 
 
 def find_difference(old: Any, new: Any, name: str) -> str | None:
-    """The first difference of two trees of plain values, in words; None if they are equal."""
+    """Return the first difference of two trees of plain values, in words; None if they are equal."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         differences = (
             find_difference(old.get(key), new.get(key), f"{name}.{key}") for key in sorted(old.keys() | new.keys())
@@ -153,12 +147,12 @@ def find_difference(old: Any, new: Any, name: str) -> str | None:
 
 
 def label_file(root: Path, recording: str, hz: float) -> Path:
-    """The file with the labels of a recording at a rate."""
+    """Return the file with the labels of a recording at a rate."""
     return _inside(root / "labels" / f"{hz:g}hz", recording)
 
 
 def prediction_file(root: Path, recording: str, step_us: int) -> Path:
-    """The file with the predictions of a recording in streams of that step."""
+    """Return the file with the predictions of a recording in streams of that step."""
     return _inside(root / "predictions" / f"{step_us}us", recording)
 
 
@@ -177,7 +171,7 @@ def _inside(folder: Path, recording: str) -> Path:
 
 
 def _read_manifest(file: Path) -> dict[str, Any] | None:
-    """The manifest, checked; None if the file does not exist."""
+    """Read and check the manifest; return None if the file does not exist."""
     if not file.exists():
         return None
     what = "the manifest of fate densify"

@@ -60,7 +60,7 @@ class DetectionLog:
     facts: Mapping[str, Any] = field(default_factory=dict)  #: model, threshold, summary; values that JSON can hold
 
     def labels(self) -> Labels:
-        """All boxes as one table; the time of every frame is labelled, including frames without boxes."""
+        """Return all boxes as one table; the time of every frame is labelled, including frames without boxes."""
         return labels_from_frames(self.frames, self.classes, self.sensor)
 
 
@@ -146,13 +146,13 @@ def _decode_log(source: Path, content: Any) -> DetectionLog:
 
 
 def describe(error: ValidationError) -> str:
-    """The first finding of pydantic: the key, what was given and what was expected."""
+    """Describe the first finding of pydantic: the key, what was given and what was expected."""
     found = error.errors(include_url=False, include_context=False)[0]
     return f"{'.'.join(map(str, found['loc']))} is {found['input']!r:.40}; {found['msg'].lower()}"
 
 
 def _read_lines(source: Path) -> dict[str, Any]:
-    """The lines of a ``.jsonl`` file as one document; an incomplete last line is dropped with a warning."""
+    """Read a ``.jsonl`` file as one document; an incomplete last line is dropped with a warning."""
     first, *lines = read_text(source, EXPECTED).split("\n")
     head = parse_json(first, f"{source}, line 1", EXPECTED)
     if not isinstance(head, dict) or head.get("format") != LINES_FORMAT:
@@ -170,7 +170,7 @@ def _read_lines(source: Path) -> dict[str, Any]:
 
 
 def _header(log: DetectionLog, format: str) -> dict[str, Any]:
-    """The part of a document before its frames, without the facts that are known at the end."""
+    """Return the part of a document before its frames, without the facts that are known at the end."""
     return {
         "format": format,
         "version": VERSION,
@@ -195,21 +195,16 @@ def _encode_frame(frame: DetectionFrame) -> dict[str, Any]:
 
 
 def _encode_timing(frame: Any) -> dict[str, Any]:
-    """The optional attributes of a frame of a stream: events, milliseconds, age and lateness."""
-    plain: dict[str, Any] = {}
-    if hasattr(frame, "num_events"):
-        plain["events"] = int(frame.num_events)
-    if hasattr(frame, "total_ms"):
-        plain["ms"] = round(float(frame.total_ms), 3)
-    if getattr(frame, "age_ms", None) is not None:
-        plain["age_ms"] = round(float(frame.age_ms), 3)
-    if getattr(frame, "late", False):
-        plain["late"] = True
-    return plain
+    """Return the optional attributes of a frame of a stream: events, milliseconds, age and lateness."""
+    plain: dict[str, Any] = {"events": int(frame.num_events)} if hasattr(frame, "num_events") else {}
+    for key, name in (("ms", "total_ms"), ("age_ms", "age_ms")):
+        if getattr(frame, name, None) is not None:
+            plain[key] = round(float(getattr(frame, name)), 3)
+    return {**plain, "late": True} if getattr(frame, "late", False) else plain
 
 
 def _open_object(content: Mapping[str, Any]) -> str:
-    """An object as indented JSON, without the closing brace."""
+    """Write an object as indented JSON, without the closing brace."""
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)[:-2]
 
 

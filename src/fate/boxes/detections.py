@@ -30,7 +30,7 @@ class DetectionFrame:
 
 
 def frames_from_labels(labels: Labels) -> list[DetectionFrame]:
-    """A frame for each labelled time, including those without boxes."""
+    """Return a frame for each labelled time, including times without boxes."""
     tracked = bool(len(labels)) and bool((labels.track_id >= 0).any())
     frames = []
     for time in labels.labelled_us:
@@ -41,7 +41,7 @@ def frames_from_labels(labels: Labels) -> list[DetectionFrame]:
 
 
 def labels_from_frames(frames: Sequence[DetectionFrame], classes: Sequence[str], sensor: tuple[int, int]) -> Labels:
-    """All boxes of frames, given in order of time, as one table; the time of every frame is labelled."""
+    """Return all boxes of frames, given in order of time, as one table; the time of every frame is labelled."""
     times = np.array([frame.t_us for frame in frames], np.int64)
     tracks = [np.full(len(each.boxes), -1) if each.track_ids is None else each.track_ids for each in frames]
     boxes = np.concatenate([np.zeros((0, 4), np.float32), *(np.reshape(frame.boxes, (-1, 4)) for frame in frames)])
@@ -91,7 +91,7 @@ class FrameLookup:
         return 1e6 / self.spacing_us if self.spacing_us else 0.0
 
     def at(self, time_us: int) -> DetectionFrame | None:
-        """The frame nearest before ``time_us`` (or at it)."""
+        """Return the frame nearest before ``time_us`` (or at it)."""
         index = int(np.searchsorted(self.times, time_us, side="right")) - 1
         if index < 0 or time_us - self.times[index] > self.hold_us:
             return None
@@ -99,5 +99,5 @@ class FrameLookup:
 
 
 def class_name(class_id: int, classes: Sequence[str] | None) -> str:
-    """The name of a class, or ``class 3`` if it has none."""
+    """Return the name of a class, or ``class 3`` if it has none."""
     return classes[class_id] if classes and 0 <= class_id < len(classes) else f"class {class_id}"

@@ -30,7 +30,7 @@ def xywh_of(xyxy: NDArray[np.floating]) -> Floats:
 
 
 def expand_ranges(first: Ints, last: Ints) -> tuple[Ints, Ints]:
-    """The members of G ranges ``[first, last)``, concatenated: index of the range [P], and member [P]."""
+    """Return the members of G ranges ``[first, last)``, concatenated: index of the range [P], and member [P]."""
     counts = np.maximum(last - first, 0)
     which = np.repeat(np.arange(len(first), dtype=np.int64), counts)
     before = np.cumsum(counts) - counts
@@ -38,13 +38,13 @@ def expand_ranges(first: Ints, last: Ints) -> tuple[Ints, Ints]:
 
 
 def find_rows(sorted_values: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
-    """The range of sorted values [N] between ``low`` and ``high`` [G], both included: first [G], last [G]."""
+    """Return the range of sorted values [N] between ``low`` and ``high`` [G], both included: first [G], last [G]."""
     first = np.searchsorted(sorted_values, low, "left").astype(np.int64)
     return first, np.searchsorted(sorted_values, high, "right").astype(np.int64)
 
 
 def pairs_of_groups(left_group: Ints, right_group: Ints) -> tuple[Ints, Ints]:
-    """All pairs of rows of one group: rows on the left [P], in order, and rows on the right [P]."""
+    """Return all pairs of rows of one group: rows on the left [P], in order, and rows on the right [P]."""
     order = np.argsort(right_group, kind="stable")
     left, index = expand_ranges(*find_rows(right_group[order], left_group, left_group))
     return left, order[index].astype(np.int64)
@@ -53,7 +53,7 @@ def pairs_of_groups(left_group: Ints, right_group: Ints) -> tuple[Ints, Ints]:
 def assign_to_truth(
     truth_group: Ints, truth_xywh: Floats, group: Ints, xywh: Floats, score: Floats, min_overlap: float = 0.5
 ) -> Ints:
-    """The index of the ground truth that each prediction [N] is assigned to, -1 for none: COCO's rule at one threshold.
+    """Assign each prediction [N] to a ground truth by COCO's rule at one threshold: its index, or -1 for none.
 
     Predictions are assigned from the highest score down (the first given wins a tie); each takes the ground truth of
     its group with the largest IoU among those not yet taken, if that is at least ``min_overlap``. Groups, [M] and [N],

@@ -129,14 +129,21 @@ def write_labels(
 
 
 def recognise(data: bytes) -> str | None:
-    """The format of a label file by its first bytes (64 suffice); None if it is unknown."""
+    """Recognise the format of a label file by its first bytes (64 suffice); return None if it is unknown."""
     head = data[:64].removeprefix(b"\xef\xbb\xbf").lstrip()
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
 
 
 def _decode(path: Path, sensor: tuple[int, int] | None, classes: Sequence[str] | None) -> Labels:
     if path.is_dir():
-        return yolo.decode(_read_folder(path), sensor, classes)
+        files: dict[str, str] = {}
+        for entry in sorted(path.iterdir()):
+            if entry.suffix == ".txt" or entry.name == yolo.META_FILE:  # others (pictures, say) are not labels
+                try:
+                    files[entry.name] = _content(entry).decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise FormatError(f"{entry.name} is not UTF-8 ({error}); get it again") from error
+        return yolo.decode(files, sensor, classes)
     data = _content(path)
     chosen = recognise(data)
     if chosen == "npz":
@@ -153,7 +160,7 @@ def _decode(path: Path, sensor: tuple[int, int] | None, classes: Sequence[str] |
 
 
 def _content(path: Path) -> bytes:
-    """All bytes of a regular file of a size that labels may have."""
+    """Read a regular file of a size that labels may have."""
     size = check_regular(path, "labels").st_size
     if size > MAX_LABEL_BYTES:
         raise FormatError(f"has {size} bytes; label files have at most {MAX_LABEL_BYTES}; give labels, not a recording")
@@ -163,18 +170,6 @@ def _content(path: Path) -> bytes:
 def times_path(path: Path) -> Path:
     """``drive_bbox.npy`` to ``drive_bbox_times.npy``: the sidecar with all labelled times."""
     return path.with_name(f"{path.stem}_times.npy")
-
-
-def _read_folder(path: Path) -> dict[str, str]:
-    """The text of every ``.txt`` file and of ``fate.json``; other files (pictures, say) are not labels."""
-    files: dict[str, str] = {}
-    for entry in sorted(path.iterdir()):
-        if entry.suffix == ".txt" or entry.name == yolo.META_FILE:
-            try:
-                files[entry.name] = _content(entry).decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise FormatError(f"{entry.name} is not UTF-8 ({error}); get it again") from error
-    return files
 
 
 def _write_folder(path: Path, files: dict[str, str]) -> None:

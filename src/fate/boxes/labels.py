@@ -194,7 +194,7 @@ class Labels:
         return index < len(self.labelled_us) and int(self.labelled_us[index]) == time
 
     def at(self, t_us: SupportsIndex) -> Labels:
-        """The rows at this labelled time, possibly none; a time that is not labelled is an error."""
+        """Return the rows at this labelled time, possibly none; a time that is not labelled is an error."""
         time = _time(t_us)
         if not self.is_labelled(time):
             raise FateError(f"time {time} us is not labelled ({self}); ask is_labelled() or use between()")
@@ -203,7 +203,7 @@ class Labels:
         return self._part(slice(first, last), slice(index, index + 1))
 
     def between(self, start_us: SupportsIndex, end_us: SupportsIndex) -> Labels:
-        """Rows and labelled times in [start_us, end_us): views, found in O(log n)."""
+        """Return rows and labelled times in [start_us, end_us): views, found in O(log n)."""
         start, end = _time(start_us), _time(end_us)
         if end < start:
             raise FateError(f"got start_us {start} after end_us {end}; a span starts first; swap them")
@@ -212,7 +212,7 @@ class Labels:
         return self._part(rows, times)
 
     def select(self, mask: ArrayLike) -> Labels:
-        """The rows where ``mask`` (N,) bool is true; every labelled time is kept."""
+        """Return the rows where ``mask`` (N,) bool is true; every labelled time is kept."""
         keep = np.asarray(mask)
         if keep.shape != self.t_us.shape or keep.dtype != np.bool_:
             raise FateError(
@@ -251,12 +251,12 @@ class Labels:
 
 
 def _restore(columns: Mapping[str, NDArray[Any]], labelled_us: NDArray[np.int64], *about: Any) -> Labels:
-    """A table of checked columns, for parts of a table and for pickle."""
+    """Return a table of checked columns, for parts of a table and for pickle."""
     return object.__new__(Labels)._set(columns, labelled_us, *about)
 
 
 def _checked_columns(given: Mapping[str, ArrayLike | None], classes: tuple[str, ...] | None) -> dict[str, NDArray[Any]]:
-    """The nine columns in their dtypes and of one length; every value is checked, a missing column gets its default."""
+    """Return the nine columns in their dtypes, of one length and checked; a missing column gets its default."""
     unknown = [name for name in given if name not in COLUMNS]
     if unknown:
         raise FateError(f"got a column {unknown[0]!r}; columns are {', '.join(COLUMNS)}; rename or drop it")
@@ -284,7 +284,7 @@ def _checked_columns(given: Mapping[str, ArrayLike | None], classes: tuple[str, 
 
 
 def _column(name: str, values: Any, column: Column) -> NDArray[Any]:
-    """A checked (n,) copy; floats are rounded to the type of the column."""
+    """Return a checked (n,) copy; floats are rounded to the type of the column."""
     try:
         given = np.asarray(values)
     except (ValueError, TypeError, OverflowError) as error:
@@ -324,7 +324,7 @@ def _class_names(classes: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def _time(t_us: SupportsIndex) -> int:
-    """One time as an int that fits int64."""
+    """Return one time as an int that fits int64."""
     try:
         time = operator.index(t_us)
     except TypeError:

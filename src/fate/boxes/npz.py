@@ -52,12 +52,12 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def encode_labels(labels: Labels) -> bytes:
-    """The bytes of a label file; equal labels give equal bytes."""
+    """Return the bytes of a label file; equal labels give equal bytes."""
     return _encode(LABELS, [labels], {})
 
 
 def encode_predictions(tables: Mapping[str, Labels], facts: Mapping[str, Any]) -> bytes:
-    """The bytes of a prediction file: tables by recording, which share classes and sensor, and facts for JSON."""
+    """Return the bytes of a prediction file; the tables by recording share classes and sensor, facts are for JSON."""
     parts = list(tables.values())
     for fact in ("classes", "sensor"):
         values = {getattr(labels, fact) for labels in parts}
@@ -120,7 +120,7 @@ def decode_predictions(file: BinaryIO) -> tuple[dict[str, Labels], dict[str, Any
 
 
 def _read(file: BinaryIO, format: str, *header: str) -> Arrays:
-    """The arrays of a file of that format; all lists of the format are there."""
+    """Read the arrays of a file of that format, and check that all lists of the format are there."""
     arrays = load_arrays(file)
     if _scalar(arrays, "format") != format:
         raise FormatError(
@@ -176,6 +176,6 @@ def load_arrays(file: BinaryIO, ending: str = "") -> Arrays:
 
 
 def _scalar(arrays: Arrays, name: str) -> Any:
-    """The value of a zero-dimensional array; None if there is no such array."""
+    """Return the value of a zero-dimensional array; None if there is no such array."""
     array = arrays.get(name)
     return array.item() if array is not None and array.ndim == 0 else None

@@ -107,8 +107,13 @@ def _read_file(file: Path, name: str, images: PathLike | None, classes: Sequence
             with file.open("rb") as stream:
                 if kind == "predictions":
                     return Predictions(*npz.decode_predictions(stream))
-                tables = prophesee.read_archive_labels(stream, str(file), classes)
-                return Predictions(tables, notes=(_NO_EMPTY, *assumed))
+                arrays = prophesee.read_archive(stream, "dt")
+            tables = {}
+            for recording, array in arrays.items():
+                with naming_errors(Path(f"{recording}|dt"), "boxes"):
+                    labels = prophesee.decode_array(array, name=f"{file} {recording}")
+                    tables[recording] = replace(labels, classes=None if classes is None else tuple(classes))
+            return Predictions(tables, notes=(_NO_EMPTY, *assumed))
         labels = read_labels(file)
         notes: tuple[str, ...] = () if kind == "labels" or times_path(file).exists() else (_NO_EMPTY,)
         if labels.classes is None and classes is not None:
@@ -117,7 +122,7 @@ def _read_file(file: Path, name: str, images: PathLike | None, classes: Sequence
 
 
 def _kind_of(file: Path) -> str | None:
-    """The format by the first bytes; of an npz, by its members, "predictions", "archive" or "labels"."""
+    """Recognise the format by the first bytes; an npz, by its members, is "predictions", "archive" or "labels"."""
     with file.open("rb") as stream:
         kind = recognise(stream.read(64))
     if kind != "npz":
@@ -146,13 +151,8 @@ def write_predictions(
     with naming_errors(target, "predictions"):
         if target.suffix.lower() != ".npz":
             raise FateError(f"has suffix {target.suffix!r}; predictions are written as .npz; rename it")
-        content = npz.encode_predictions(predictions, {**as_predictions(predictions).facts, **(facts or {})})
+        content = npz.encode_predictions(predictions, {**getattr(predictions, "facts", {}), **(facts or {})})
     write_whole(target, content)
-
-
-def as_predictions(tables: Mapping[str, Labels]) -> Predictions:
-    """Tables as :class:`Predictions`; plain tables get no facts and no notes."""
-    return tables if isinstance(tables, Predictions) else Predictions(tables)
 
 
 def merge_predictions(parts: Sequence[Mapping[str, Labels]]) -> Predictions:
@@ -222,13 +222,13 @@ def fit_predictions(predictions: Mapping[str, Labels], recordings: Mapping[str, 
             f"all {outside} times of the predictions lie outside their recordings; expected whole microseconds "
             "from the same origin as the events; convert them"
         )
-    notes = list(as_predictions(predictions).notes)
+    notes = list(getattr(predictions, "notes", ()))
     if unknown:
         listed = ", ".join(unknown[:_MAX_NAMES]) + (", …" if len(unknown) > _MAX_NAMES else "")
         notes.append(f"{len(unknown)} recordings that the dataset does not have were left out: {listed}")
     if outside:
         notes.append(f"{outside} times outside the recordings were left out")
-    return Predictions(tables, as_predictions(predictions).facts, notes)
+    return Predictions(tables, getattr(predictions, "facts", {}), notes)
 
 
 def read_box_archive(path: PathLike) -> tuple[dict[str, NDArray[np.void]], dict[str, NDArray[np.void]]]:

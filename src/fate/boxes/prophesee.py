@@ -82,7 +82,7 @@ def decode_array(table: NDArray[Any], labelled_us: NDArray[np.int64] | None = No
 
 
 def time_and_score_fields(names: Sequence[str]) -> tuple[str, str | None]:
-    """The names of the time and of the score (None if there is none); a required field that is missing is refused."""
+    """Return the names of the time and of the score (None if missing); refuse if a required field is missing."""
     time = "ts" if "ts" in names and "t" not in names else "t"
     for field in (time, "x", "y", "w", "h", "class_id"):
         if field not in names:
@@ -91,23 +91,11 @@ def time_and_score_fields(names: Sequence[str]) -> tuple[str, str | None]:
 
 
 def read_archive(file: BinaryIO, kind: Literal["gt", "dt"]) -> dict[str, NDArray[np.void]]:
-    """The structured arrays of an npz by recording: ground truth ("gt") or detections ("dt")."""
+    """Return the structured arrays of an npz by recording: ground truth ("gt") or detections ("dt")."""
     arrays = load_arrays(file, ending=f"|{kind}")
     if not arrays:
         raise FormatError(f"is an npz without arrays named '<recording>|{kind}'; give an archive of boxes")
     return {name.removesuffix(f"|{kind}"): array for name, array in arrays.items()}
-
-
-def read_archive_labels(file: BinaryIO, name: str, classes: Sequence[str] | None = None) -> dict[str, Labels]:
-    """The detections of an npz as labels, with the names of the classes if they are known."""
-    tables = {}
-    for recording, array in read_archive(file, "dt").items():
-        try:
-            labels = decode_array(array, name=f"{name} {recording}")
-            tables[recording] = replace(labels, classes=None if classes is None else tuple(classes))
-        except FateError as error:
-            raise type(error)(f"{recording}|dt {error}") from error
-    return tables
 
 
 def decode_times(data: bytes) -> NDArray[np.int64]:
@@ -122,7 +110,7 @@ def decode_times(data: bytes) -> NDArray[np.int64]:
 
 
 def encode(labels: Labels, dialect: str = "t") -> bytes:
-    """The bytes of a ``_bbox.npy``; ``dialect`` is "t" (newer) or "ts" (older names)."""
+    """Return the bytes of a ``_bbox.npy``; ``dialect`` is "t" (newer) or "ts" (older names)."""
     if dialect not in DIALECTS:
         raise FateError(f"got dialect {dialect!r}; it is 't' (newer files) or 'ts' (older files); choose one")
     tracks = labels.track_id
@@ -131,35 +119,33 @@ def encode(labels: Labels, dialect: str = "t") -> bytes:
         raise FateError(
             f"row {row} has track_id {tracks[row]}; npy boxes hold 0 to {NO_TRACK - 1}; renumber the tracks"
         )
-    # a file of plain ground truth stays byte for byte what Prophesee tools write
+    columns = {
+        dialect: labels.t_us,
+        "x": labels.x1,
+        "y": labels.y1,
+        "w": _size("x", labels.x1, labels.x2),
+        "h": _size("y", labels.y1, labels.y2),
+        "class_id": labels.class_id,
+        "track_id": np.where(tracks < 0, NO_TRACK, tracks),
+        "class_confidence" if dialect == "t" else "confidence": labels.score,
+        "source": labels.source,
+    }
+    # The source lies in the padding, so that a row keeps its 40 bytes. Without it, a file of plain ground truth stays
+    # byte for byte what Prophesee tools write.
     with_source = bool((labels.source != LabelSource.GROUND_TRUTH).any())
-    table = np.zeros(len(labels), _dtype(dialect, with_source))
-    table[dialect] = labels.t_us
-    table["x"], table["y"] = labels.x1, labels.y1
-    table["w"] = _size("x", labels.x1, labels.x2)
-    table["h"] = _size("y", labels.y1, labels.y2)
-    table["class_id"] = labels.class_id
-    table["track_id"] = np.where(tracks < 0, NO_TRACK, tracks)
-    table["class_confidence" if dialect == "t" else "confidence"] = labels.score
-    if with_source:
-        table["source"] = labels.source
+    names = [*DIALECTS[dialect], *(["source"] if with_source else [])]
+    kinds = {dialect: "<i8", "class_id": "<u4", "track_id": "<u4", "source": "u1"}
+    formats, offsets = [kinds.get(name, "<f4") for name in names], [0, *range(8, 4 * len(names) + 4, 4)]
+    table = np.zeros(len(labels), {"names": names, "formats": formats, "offsets": offsets, "itemsize": 40})
+    for name in names:
+        table[name] = columns[name]
     return _save(table)
 
 
 def encode_times(labels: Labels) -> bytes | None:
-    """The bytes of the sidecar, or None if every labelled time has boxes."""
-    if np.array_equal(np.unique(labels.t_us), labels.labelled_us):
-        return None
-    return _save(labels.labelled_us)
-
-
-def _dtype(dialect: str, with_source: bool) -> np.dtype[np.void]:
-    # the source lies in the padding, so that a row keeps its 40 bytes
-    names = [*DIALECTS[dialect], *(["source"] if with_source else [])]
-    kinds = {"t": "<i8", "ts": "<i8", "class_id": "<u4", "track_id": "<u4", "source": "u1"}
-    formats = [kinds.get(name, "<f4") for name in names]
-    offsets = [0, 8, 12, 16, 20, 24, 28, 32, 36][: len(names)]
-    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": 40})
+    """Return the bytes of the sidecar, or None if every labelled time has boxes."""
+    has_boxes = np.array_equal(np.unique(labels.t_us), labels.labelled_us)
+    return None if has_boxes else _save(labels.labelled_us)
 
 
 def _size(axis: str, low: NDArray[np.float32], high: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -178,7 +164,7 @@ def _size(axis: str, low: NDArray[np.float32], high: NDArray[np.float32]) -> NDA
 
 
 def _pixels(table: NDArray[Any], name: str) -> NDArray[np.float32]:
-    """A field as (N,) float32: the format adds x and w in float32, whatever type the file has."""
+    """Return a field as (N,) float32: the format adds x and w in float32, whatever type the file has."""
     values = table[name]
     if values.ndim != 1 or values.dtype.kind not in "iuf":
         raise FormatError(f"field {name} has dtype {table.dtype[name]}; expected one number per row; fix it")
@@ -187,7 +173,7 @@ def _pixels(table: NDArray[Any], name: str) -> NDArray[np.float32]:
 
 
 def _tracks(values: NDArray[Any]) -> NDArray[Any]:
-    """The track field with NO_TRACK as -1; what does not fit int64 is left for the check of Labels."""
+    """Return the track field with NO_TRACK as -1; the check of Labels refuses what does not fit int64."""
     if values.dtype.kind not in "iu" or values.dtype.itemsize < 4 or (values > np.iinfo(np.int64).max).any():
         return values
     return np.where(values == NO_TRACK, -1, values.astype(np.int64))

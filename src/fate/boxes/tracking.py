@@ -93,7 +93,7 @@ class Tracker:
         return filter_boxes(self._filters)
 
     def step(self, t_us: SupportsIndex, boxes: ArrayLike, scores: ArrayLike, class_ids: ArrayLike) -> Ints:
-        """The track id of each detection, [N] int64; -1 if it belongs to none and is too weak to begin one.
+        """Return the track id of each detection, [N] int64; -1 if it belongs to none and is too weak to begin one.
 
         Times ``t_us`` increase from step to step; boxes [N, 4] are xyxy in pixels.
         """
@@ -111,7 +111,15 @@ class Tracker:
                 self._classes, self._seen_us = self._classes[is_alive], self._seen_us[is_alive]
             predict_filters(self._filters, seconds)
         self._t_us = now
-        tracks = self._associate(detected, classes)
+        estimated = filter_boxes(self._filters)
+        overlaps, tracks, ambiguous = _overlaps(estimated, self._classes, detected, classes, self.min_overlap)
+        # All classes are assigned at once: a pair of two classes, or of too small an IoU, counts 0 and is discarded, so
+        # the best assignment is also the best of each class.
+        if ambiguous:
+            rows, columns = linear_sum_assignment(overlaps, maximize=True)
+            paired = overlaps[rows, columns] > 0
+            tracks[:] = -1
+            tracks[columns[paired]] = rows[paired]
         found = tracks >= 0
         update_filters(self._filters, tracks[found], detected[found], noise)
         self._seen_us[tracks[found]] = now
@@ -127,22 +135,6 @@ class Tracker:
             self._classes = np.concatenate([self._classes, classes[new]])
             self._seen_us = np.concatenate([self._seen_us, np.full(count, now, np.int64)])
         return ids
-
-    def _associate(self, boxes: Floats, class_ids: Ints) -> Ints:
-        """The row of the track of each detection, -1 for none: [N].
-
-        All classes are assigned at once: a pair of two classes, or of too small an IoU, counts 0 and is discarded,
-        so the best assignment is also the best of each class.
-        """
-        overlaps, tracks, ambiguous = _overlaps(
-            filter_boxes(self._filters), self._classes, boxes, class_ids, self.min_overlap
-        )
-        if ambiguous:
-            rows, columns = linear_sum_assignment(overlaps, maximize=True)
-            paired = overlaps[rows, columns] > 0
-            tracks[:] = -1
-            tracks[columns[paired]] = rows[paired]
-        return tracks
 
 
 def _detections(boxes: Any, scores: Any, class_ids: Any) -> tuple[Floats, Floats, Ints]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from decimal import Context, Decimal, DecimalException
+from decimal import Decimal, DecimalException, localcontext
 from typing import Any
 
 import numpy as np
 
 from fate.boxes.labels import COLUMNS, Labels, LabelSource
 from fate.errors import FateError, FormatError
+from fate.json_files import parse_json
 
 FORMAT = "fate-labels-yolo"
 CLASSES_FILE = "classes.txt"
@@ -27,8 +28,7 @@ _OUR_TIME_NAME = re.compile(r"(-[0-9]{15,19}|[0-9]{16,19})\.txt")
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
 
-# the corners 1e38 and 1e-45 together need 83 digits; the rest is margin
-_DECIMAL = Context(prec=120)
+_DIGITS = 120  # the corners 1e38 and 1e-45 together need 83; the rest is margin
 
 
 def encode(labels: Labels) -> dict[str, str]:
@@ -43,14 +43,16 @@ def encode(labels: Labels) -> dict[str, str]:
         files[CLASSES_FILE] = "".join(f"{name}\n" for name in labels.classes)
     for time in labels.labelled_us.tolist():
         files[f"{time:016d}.txt"] = ""
-    lines: dict[str, list[str]] = {}
     height, width = labels.sensor
     for row, time in enumerate(labels.t_us.tolist()):
         cx, w = _normalise(float(labels.x1[row]), float(labels.x2[row]), width)
         cy, h = _normalise(float(labels.y1[row]), float(labels.y2[row]), height)
-        words = [str(labels.class_id[row]), cx, cy, w, h, *_extras(labels, row)]
-        lines.setdefault(f"{time:016d}.txt", []).append(" ".join(words) + "\n")
-    return files | {name: "".join(text) for name, text in lines.items()}
+        extras = [repr(float(labels.score[row])), str(labels.track_id[row]), str(labels.source[row])]
+        defaults = ["1.0", "-1", str(int(LabelSource.GROUND_TRUTH))]
+        while extras and extras[-1] == defaults[len(extras) - 1]:
+            extras.pop()  # up to the last that differs from its default: ground truth stays plain YOLO
+        files[f"{time:016d}.txt"] += " ".join([str(labels.class_id[row]), cx, cy, w, h, *extras]) + "\n"
+    return files
 
 
 def decode(
@@ -59,7 +61,14 @@ def decode(
     """Labels from ``.txt`` files and ``fate.json``, name to text; the arguments are used if the files lack them."""
     if META_FILE in files:
         sensor = _read_meta(files[META_FILE])
-    times = _read_times([name for name in files if name not in (META_FILE, CLASSES_FILE)])
+    by_time: dict[int, str] = {}
+    for name in sorted(files.keys() - {META_FILE, CLASSES_FILE}):
+        if not _TIME_NAME.fullmatch(name) or len(name) > 40 or not -(2**63) <= int(name[:-4]) < 2**63:
+            raise FormatError(f"holds {name!r}; labels are named <t_us>.txt in microseconds; move it away")
+        other = by_time.setdefault(int(name[:-4]), name)
+        if other != name:
+            raise FormatError(f"holds {other} and {name}; each time has one file; merge them")
+    times = dict(sorted(by_time.items()))
     if sensor is None:
         if not times:
             raise FormatError("has no <t_us>.txt file; YOLO labels are one per labelled time; add them")
@@ -67,9 +76,9 @@ def decode(
     if CLASSES_FILE in files:
         classes = [name.strip() for name in files[CLASSES_FILE].rstrip().splitlines()]
     # checks the names and the size
-    frame = Labels.empty(sorted(times.values()), classes=classes, sensor=sensor)
+    frame = Labels.empty(list(times), classes=classes, sensor=sensor)
     rows: list[tuple[Any, ...]] = []
-    for name, time in times.items():
+    for time, name in times.items():
         for number, line in enumerate(files[name].splitlines(), start=1):
             if line.strip():
                 try:
@@ -81,7 +90,7 @@ def decode(
 
 
 def foreign_files(names: Sequence[str], meta: str) -> list[str]:
-    """The files of a folder that :func:`encode` did not write: all of them without a ``fate.json`` of FATE.
+    """Return the files of a folder that :func:`encode` did not write: all of them without a ``fate.json`` of FATE.
 
     ``meta`` is the text of ``fate.json``, empty if it does not exist.
     """
@@ -94,36 +103,23 @@ def foreign_files(names: Sequence[str], meta: str) -> list[str]:
 
 
 def _normalise(low: float, high: float, side: int) -> tuple[str, str]:
-    """Centre and size divided by ``side``, with digits that reproduce both float32 edges."""
+    """Return centre and size divided by ``side``, with digits that reproduce both float32 edges."""
     centre, size = repr((low + high) / 2 / side), repr((high - low) / side)
     if _edges(centre, size, side) == (np.float32(low), np.float32(high)):
         return centre, size
-    # 17 digits are too few for a small edge and a large one
-    total, distance = _DECIMAL.add(Decimal(low), Decimal(high)), _DECIMAL.subtract(Decimal(high), Decimal(low))
-    return str(_DECIMAL.divide(total, Decimal(2 * side))), str(_DECIMAL.divide(distance, Decimal(side)))
+    with localcontext(prec=_DIGITS):  # 17 digits are too few for a small edge and a large one
+        return str((Decimal(low) + Decimal(high)) / (2 * side)), str((Decimal(high) - Decimal(low)) / side)
 
 
 def _edges(centre: str, size: str, side: int) -> tuple[np.float32, np.float32]:
     """Low and high edge in pixels: (centre -+ size / 2) * side, as decimals, rounded once at the end."""
-    middle, half = Decimal(centre), _DECIMAL.divide(Decimal(size), Decimal(2))
-    low = _DECIMAL.multiply(_DECIMAL.subtract(middle, half), Decimal(side))
-    high = _DECIMAL.multiply(_DECIMAL.add(middle, half), Decimal(side))
-    with np.errstate(over="ignore"):
-        return np.float32(float(low)), np.float32(float(high))
-
-
-def _extras(labels: Labels, row: int) -> list[str]:
-    """Score, track and source up to the last that differs from its default: ground truth stays plain YOLO."""
-    score, track, source = labels.score[row], labels.track_id[row], labels.source[row]
-    words = [repr(float(score)), str(track), str(source)]
-    is_default = [score == 1, track == -1, source == LabelSource.GROUND_TRUTH]
-    while is_default and is_default[-1]:
-        is_default.pop()
-    return words[: len(is_default)]
+    with localcontext(prec=_DIGITS), np.errstate(over="ignore"):
+        middle, half = Decimal(centre), Decimal(size) / 2
+        return np.float32(float((middle - half) * side)), np.float32(float((middle + half) * side))
 
 
 def _read_line(line: str, size: tuple[int, int], classes: tuple[str, ...] | None) -> tuple[Any, ...]:
-    """The columns of one box after its time."""
+    """Read the columns of one box after its time."""
     words = line.split()
     if not 5 <= len(words) <= 8:
         raise FormatError(f"has {len(words)} words; a box is class cx cy w h [score [track [source]]]; fix")
@@ -153,24 +149,9 @@ def _whole(name: str, word: str, low: int, high: int) -> int:
     return int(word)
 
 
-def _read_times(names: Sequence[str]) -> dict[str, int]:
-    """Microseconds by file name, in order of time."""
-    by_time: dict[int, str] = {}
-    for name in sorted(names):
-        if not _TIME_NAME.fullmatch(name) or len(name) > 40 or not -(2**63) <= int(name[:-4]) < 2**63:
-            raise FormatError(f"holds {name!r}; labels are named <t_us>.txt in microseconds; move it away")
-        other = by_time.setdefault(int(name[:-4]), name)
-        if other != name:
-            raise FormatError(f"holds {other} and {name}; each time has one file; merge them")
-    return {name: time for time, name in sorted(by_time.items())}
-
-
 def _read_meta(text: str) -> tuple[int, int]:
     """(height, width) from ``fate.json``."""
-    try:
-        meta = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{META_FILE} is no JSON ({error}); pass sensor= instead of it") from error
+    meta = parse_json(text, META_FILE, f"the sensor of {FORMAT}")
     sensor = meta.get("sensor") if isinstance(meta, dict) and meta.get("format") == FORMAT else None
     if not isinstance(sensor, list) or len(sensor) != 2 or not all(type(side) is int for side in sensor):
         raise FormatError(f"{META_FILE} has no sensor of {FORMAT}; pass sensor= instead of it")

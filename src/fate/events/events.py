@@ -155,7 +155,7 @@ class Events:
 
     @classmethod
     def from_structured(cls, array: NDArray[Any], sensor: Sequence[int] | None = None) -> Events:
-        """Events of a numpy array with named fields, as Metavision, tonic and dv-processing have them.
+        """Return events of a numpy array with named fields, as Metavision, tonic and dv-processing have them.
 
         Args:
             array: [E] with fields for time in µs (``t``, ``timestamp``), ``x``, ``y`` and polarity (``p``,
@@ -188,7 +188,7 @@ class Events:
         return cls(t, x, y, p, sensor)
 
     def to_structured(self, columns: Layout = "metavision") -> NDArray[Any]:
-        """A numpy array [E] with the fields and types of another library.
+        """Return a numpy array [E] with the fields and types of another library.
 
         Args:
             columns: ``"metavision"`` for x, y, p, t; ``"tonic"`` for x, y, t, p; ``"dv"`` for timestamp, x, y,
@@ -205,7 +205,7 @@ class Events:
         return table
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` with the columns t_us, x, y and p. Needs ``pip install pandas``."""
+        """Return a ``pandas.DataFrame`` with the columns t_us, x, y and p. Needs ``pip install pandas``."""
         try:
             pandas = importlib.import_module("pandas")  # optional, and it takes a second to load
         except ImportError:
@@ -216,13 +216,13 @@ class Events:
         return len(self.t_us)
 
     def __getitem__(self, part: slice) -> Events:
-        """A run of events, ``events[10:20]``, as views; a negative step would reverse time and is refused."""
+        """Return a run of events, ``events[10:20]``, as views; a negative step would reverse time and is refused."""
         if not isinstance(part, slice) or (part.step is not None and part.step < 1):
             raise FateError(f"events[{part!r}]: expected a forward slice such as events[10:20]")
         return Events.trusted(self.t_us[part], self.x[part], self.y[part], self.p[part], self.sensor)
 
     def between(self, start_us: int, end_us: int) -> Events:
-        """Events with ``start_us <= t < end_us``, as views, in O(log E)."""
+        """Return events with ``start_us <= t < end_us``, as views, in O(log E)."""
         first, last = (int(self.t_us.searchsorted(clip_time(t))) for t in (start_us, end_us))
         return self[first : max(first, last)]
 
@@ -231,7 +231,7 @@ class Events:
         return Events.trusted(self.t_us + np.int64(offset_us), self.x, self.y, self.p, self.sensor)
 
     def inside(self, x1: int, y1: int, x2: int, y2: int) -> Events:
-        """Events in the rectangle ``x1 <= x < x2, y1 <= y < y2``; coordinates and sensor stay as they are."""
+        """Return events in the rectangle ``x1 <= x < x2, y1 <= y < y2``; coordinates and sensor stay as they are."""
         keep = (self.x >= x1) & (self.x < x2) & (self.y >= y1) & (self.y < y2)
         return Events.trusted(self.t_us[keep], self.x[keep], self.y[keep], self.p[keep], self.sensor)
 
@@ -256,7 +256,7 @@ class Events:
 
 
 def _integers(name: str, values: ArrayLike) -> NDArray[np.int64]:
-    """One column as a fresh int64 array; anything that would lose a value is refused."""
+    """Return one column as a fresh int64 array; refuse anything that would lose a value."""
     array = np.asarray(values)
     if array.ndim != 1:
         raise FateError(f"{name} has shape {array.shape}; expected one dimension")

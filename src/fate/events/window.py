@@ -25,7 +25,7 @@ MAX_TIME_US = 2**62  # times lie within ± this (146 000 years), so that their s
 
 
 def clip_time(t_us: SupportsIndex) -> int:
-    """A whole number of µs, brought into int64: spans may be open-ended in spirit, ``read(0, 10**30)``."""
+    """Return a whole number of µs, clipped so that it fits int64: ``read(0, 10**30)`` reads to the end."""
     try:
         return max(-MAX_TIME_US, min(operator.index(t_us), MAX_TIME_US))
     except TypeError:
@@ -81,7 +81,7 @@ class WindowGrid:
             )
 
     def window(self, index: int) -> Window:
-        """The window of that index."""
+        """Return the window of that index."""
         end = self.end_us(index)
         return Window(end - self.window_us, end)
 
@@ -98,7 +98,7 @@ class WindowGrid:
         return max(-(-(end_us - self.start_us) // self.hop_us), 0)
 
     def windows(self, end_us: int) -> Iterator[Window]:
-        """The windows up to ``end_us``, in order."""
+        """Yield the windows up to ``end_us``, in order."""
         return map(self.window, range(self.count(end_us)))
 
     def nearest(self, times_us: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -131,7 +131,7 @@ _ALIGNMENT_STEP_US = 1_000
 
 
 def align_start(start_us: int, hop_us: int, times_us: NDArray[np.int64]) -> int:
-    """The start of a grid whose windows end at as many labelled times [N] as possible.
+    """Return the start of a grid whose windows end at as many labelled times [N] as possible.
 
     Labels need not lie on a grid that starts with the first event. A window that ends 10 ms after its label shows the
     object 10 ms further on. The result lies at most one hop before ``start_us``, so no event is left out. It is

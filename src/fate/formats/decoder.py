@@ -45,11 +45,11 @@ class Columns(NamedTuple):
     p: NDArray[Any]
 
     def slice(self, first: int, last: int) -> Columns:
-        """Rows ``first`` to ``last`` (not included), as views."""
+        """Return rows ``first`` to ``last`` (not included), as views."""
         return Columns(self.t[first:last], self.x[first:last], self.y[first:last], self.p[first:last])
 
     def take(self, rows: NDArray[Any]) -> Columns:
-        """The rows of an index or of a mask, as copies."""
+        """Return the rows of an index or of a mask, as copies."""
         return Columns(self.t[rows], self.x[rows], self.y[rows], self.p[rows])
 
 
@@ -83,14 +83,6 @@ class Tally:
     bad_polarity: int = 0
     bad_polarity_first: tuple[int, int] = (-1, 0)  # index, value
     block: tuple[int, int] = (0, 0)  # t_min, t_max of the last block checked
-
-    def add(self, later: Tally) -> None:
-        """Add the counts of a later part that breaks no rule."""
-        if later.events:
-            self.add_times(later.t_min, later.t_max, later.last_t)
-        self.events += later.events
-        self.on += later.on
-        self.x_max, self.y_max = max(self.x_max, later.x_max), max(self.y_max, later.y_max)
 
     def add_times(self, t_min: int, t_max: int, last_t: int) -> None:
         """Extend the span of time; call it before the events are counted."""
@@ -208,7 +200,7 @@ class Decoder(ABC):
         self.state = self.initial_state()
 
     def initial_state(self) -> NDArray[np.int64]:
-        """The state at the start of a stream."""
+        """Return the state at the start of a stream."""
         return np.array([*self.start, *(0 for _ in self.skipped_kinds)], np.int64)
 
     @abstractmethod
@@ -231,7 +223,7 @@ class Decoder(ABC):
         return ""
 
     def feed(self, data: bytes) -> Events:
-        """Events completed by ``data``, which may end in the middle of a record.
+        """Return the events that ``data`` completes; it may end in the middle of a record.
 
         Events outside the sensor and times that go back are refused with their position, counted from the
         start of the stream; ``out_of_bounds="drop"`` drops and counts the former (``decoder.tally``). What was fed

@@ -26,10 +26,11 @@ from fate.formats.source import Bookmark, EvenBlocks, Source, Tail
 from fate.progress import Progress
 from fate.whole_files import write_whole
 
-VERSION = 5  # raise it when the meaning of anything stored changes: old cache files are then ignored
+VERSION = 6  # raise it when the meaning of anything stored changes: old cache files are then ignored
 THREADS = 2
 ARRAYS = ("positions", "states", "first", "t_min", "t_max")
 MAX_STORED = 10_000  # indexes kept in the cache folder
+DIGEST_BYTES = 32  # of SHA-256, before the archive: edited values must not be taken for times of the recording
 RUN_BLOCKS = 16  # decoded at a time by one thread
 
 
@@ -83,7 +84,7 @@ class Index:
 def build_index(
     source: Source, sensor: Sensor | None, progress: Progress | None = None, keep: bool = False
 ) -> tuple[Index, Columns | None]:
-    """One pass over ``source``; events outside ``sensor`` are counted and left out of the block counts.
+    """Walk over ``source`` once; events outside ``sensor`` are counted and left out of the block counts.
 
     With ``keep``, the events are returned too if they are read anyway (:meth:`Source.even_blocks`).
     """
@@ -91,10 +92,6 @@ def build_index(
         out = allocate_columns(even.num_events) if keep else None
         if index := _index_evenly(source, even, sensor, out):
             return index, out
-    return _index_in_order(source, sensor, progress), None
-
-
-def _index_in_order(source: Source, sensor: Sensor | None, progress: Progress | None) -> Index:
     tally = Tally()
     positions: list[int] = []
     states: list[NDArray[np.int64]] = []
@@ -112,7 +109,7 @@ def _index_in_order(source: Source, sensor: Sensor | None, progress: Progress | 
     t_min, t_max = np.array(spans, np.int64).reshape(-1, 2).T.copy()
     table = np.array(states, np.int64).reshape(len(states), len(states[0]) if states else 0)
     first = np.cumsum(counts, dtype=np.int64)
-    return Index(np.array([*positions, end], np.int64), table, first, t_min, t_max, tally, skipped, tail)
+    return Index(np.array([*positions, end], np.int64), table, first, t_min, t_max, tally, skipped, tail), None
 
 
 def _index_evenly(source: Source, even: EvenBlocks, sensor: Sensor | None, out: Columns | None) -> Index | None:
@@ -141,7 +138,9 @@ def _index_evenly(source: Source, even: EvenBlocks, sensor: Sensor | None, out: 
             if tally is None or tally.t_min < whole.last_t:
                 pool.shutdown(cancel_futures=True)
                 return None
-            whole.add(tally)
+            whole.add_times(tally.t_min, tally.t_max, tally.last_t)
+            whole.events, whole.on = whole.events + tally.events, whole.on + tally.on
+            whole.x_max, whole.y_max = max(whole.x_max, tally.x_max), max(whole.y_max, tally.y_max)
     states = np.broadcast_to(even.state, (blocks, len(even.state)))
     return Index(even.positions, states, first, t_min, t_max, whole, {}, source.found.tail)
 
@@ -171,24 +170,15 @@ def cache_path(path: Path, options: dict[str, Any]) -> Path | None:
 def load_index(file: Path) -> Index | None:
     """Return a stored index, or None if the file does not exist or is damaged (the index is then built again)."""
     try:
-        with np.load(file, allow_pickle=False) as stored:
-            meta, arrays = str(stored["meta"]), {name: stored[name] for name in ARRAYS}
-            if str(stored["digest"]) != _digest(meta, arrays):
-                return None
-        facts = json.loads(meta)
+        content = file.read_bytes()
+        if hashlib.sha256(content[DIGEST_BYTES:]).digest() != content[:DIGEST_BYTES]:
+            return None
+        with np.load(io.BytesIO(content[DIGEST_BYTES:]), allow_pickle=False) as stored:
+            facts, arrays = json.loads(str(stored["meta"])), {name: stored[name] for name in ARRAYS}
         tally: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in facts["tally"].items()}
         return Index(**arrays, tally=Tally(**tally), skipped=facts["skipped"], tail=Tail(*facts["tail"]))
     except DAMAGE:
         return None
-
-
-def _digest(meta: str, arrays: dict[str, NDArray[np.int64]]) -> str:
-    """A checksum of all that is stored, so that edited values are not taken for times of the recording."""
-    checksum = hashlib.sha256(meta.encode())
-    for name, array in arrays.items():
-        checksum.update(f"{name} {array.dtype} {array.shape}".encode())
-        checksum.update(np.ascontiguousarray(array).data)
-    return checksum.hexdigest()
 
 
 def store_index(file: Path, index: Index) -> None:
@@ -197,12 +187,11 @@ def store_index(file: Path, index: Index) -> None:
     Warn if that fails (disk full, no permission).
     """
     meta = json.dumps({"tally": asdict(index.tally), "skipped": index.skipped, "tail": index.tail})
-    arrays = {name: getattr(index, name) for name in ARRAYS}
+    packed = io.BytesIO()
+    np.savez(packed, meta=meta, **{name: getattr(index, name) for name in ARRAYS})
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        packed = io.BytesIO()
-        np.savez(packed, meta=meta, digest=_digest(meta, arrays), **arrays)
-        write_whole(file, packed.getvalue())
+        write_whole(file, hashlib.sha256(packed.getvalue()).digest() + packed.getvalue())
         stored = list(file.parent.glob("*.npz"))
         if len(stored) > MAX_STORED:
             stored.sort(key=lambda each: each.stat().st_mtime)

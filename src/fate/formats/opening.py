@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -41,15 +40,13 @@ FORMATS: dict[str, tuple[str, str, str]] = {
 TABLES = ("csv", "npy", "npz")  # formats whose columns may be in any order
 COUNTED = ("npy", "npz", "hdf5")  # formats whose header gives the number of events
 
-BINARY_SUFFIXES = (".raw", ".dat", ".h5", ".hdf5", ".npz", ".npy", ".aedat", ".aedat4", ".bag")
 
 # first bytes → format
 MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x89HDF\r\n\x1a\n", "hdf5"),
     (b"#!AER-DAT4.0", "aedat4"),
     (b"#!AER-DAT3.1", "aedat3"),
-    (b"#!AER-DAT2", "aedat2"),
-    (b"#!AER-DAT1", "aedat2"),
+    (b"#!AER-DAT", "aedat2"),  # other versions than 2.0 are refused when it is opened
     (b"Event Stream", "es"),
     (b"\x93NUMPY", "npy"),
     (b"PK\x03\x04", "npz"),
@@ -139,12 +136,6 @@ def recognise(path: Path) -> str:
             return name
     if path.is_dir():
         return "ros"
-    if head.startswith(b"#!AER-DAT"):
-        version = head[9:12].decode("ascii", "replace")
-        raise FormatError(
-            f"{path}: is AEDAT {version!r}; versions 2.0, 3.1 and 4.0 are read; convert it with the program that"
-            " recorded it"
-        )
     header = parse_header(head)
     if header.is_index:
         return "evt3"  # open_raw refuses it with the reason
@@ -160,20 +151,17 @@ def recognise(path: Path) -> str:
     if header.num_bytes and (suffix == ".dat" or (has_dat_words and follows[1:] == b"\x08")):
         return "dat"
     if _looks_like_text(head):
-        if suffix in BINARY_SUFFIXES and not _has_number_row(head):
-            raise FormatError(f"{path}: is a text file, not a {suffix} recording; give the recording itself")
         return "csv"
     if suffix == ".dat" and head[0] in (0, 12) and head[1:2] == b"\x08":
         return "dat"
     if suffix == ".bin":
-        from fate.formats.others.atis_bin import why_not_atis_bin  # noqa: PLC0415  (most users have no such file)
+        from fate.formats.others.atis_bin import is_atis_bin  # noqa: PLC0415  (most users have no such file)
 
-        reason = why_not_atis_bin(head)
-        if not reason:
+        if is_atis_bin(head):
             return "bin"
         raise FormatError(
-            f"{path}: is not a .bin recording of N-MNIST or N-Caltech101 ({reason}), and no other format has this"
-            ' suffix; give the recording itself, or pass format="evt3", say, if you know which it is'
+            f"{path}: is not a .bin recording of N-MNIST or N-Caltech101 (5-byte records on 240×180 pixels whose times"
+            ' go on); give the recording itself, or pass format="evt3", say, if you know which it is'
         )
     if suffix in (".raw", ".dat") or header.num_bytes:
         raise FormatError(
@@ -208,18 +196,8 @@ def _looks_like_text(head: bytes) -> bool:
     return True
 
 
-def _has_number_row(head: bytes) -> bool:
-    """Whether one of the first lines is a row of numbers: the file is then a table, whatever its name."""
-    for line in head.decode("utf-8", "replace").splitlines()[:20]:
-        cells = line.replace(",", " ").replace(";", " ").split()
-        with suppress(ValueError):
-            if len([float(cell) for cell in cells[:4]]) == 4:
-                return True
-    return False
-
-
 def decoder_for(format: str, sensor: Sequence[int], *, out_of_bounds: OutOfBounds = "raise", **options: Any) -> Decoder:
-    """A decoder for a stream without a header: ``decoder.feed(data)`` gives the events that are complete.
+    """Return a decoder for a stream without a header: ``decoder.feed(data)`` gives the events that are complete.
 
     Args:
         format: a key of ``FORMATS`` that has a decoder.

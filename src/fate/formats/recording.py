@@ -84,18 +84,13 @@ class Recording(AbstractContextManager["Recording"]):
         """Events that reading gives."""
         return self.index().num_events
 
-    @property
-    def num_dropped(self) -> int:
-        """Events outside the sensor that were dropped on request."""
-        return self.index().tally.outside
-
     def __repr__(self) -> str:
         return f"Recording({str(self.path)!r}, {self.format}, {self.num_bytes:,} bytes)"
 
     # ---- the index, and what it finds wrong -------------------------------------------------------------
 
     def index(self, progress: Progress | None = None) -> Index:
-        """The time index, built or loaded on first use; raises where the file breaks the rules asked for."""
+        """Return the time index, built or loaded on first use; raise if the file breaks the rules asked for."""
         return self._prepare(progress)[0]
 
     def _prepare(self, progress: Progress | None = None, keep: bool = False) -> tuple[Index, Columns | None]:
@@ -150,7 +145,7 @@ class Recording(AbstractContextManager["Recording"]):
     # ---- reading ----------------------------------------------------------------------------------------
 
     def read(self, start_us: int | None = None, end_us: int | None = None) -> Events:
-        """Events with ``start_us <= t < end_us``; without bounds, all of them."""
+        """Return events with ``start_us <= t < end_us``; without bounds, all of them."""
         if start_us is None and end_us is None:
             return self._read_all()
         index = self.index()
@@ -244,7 +239,7 @@ class Recording(AbstractContextManager["Recording"]):
     def chunks(
         self, max_events: int = 1_000_000, *, start_us: int | None = None, end_us: int | None = None
     ) -> Iterator[Events]:
-        """The recording, or its part in ``[start_us, end_us)``, in order and in pieces of at most about
+        """Yield the recording, or its part in ``[start_us, end_us)``, in order and in pieces of at most about
         ``max_events``; memory stays bounded however long the file."""
         if max_events < 1:
             raise FateError(f"max_events = {max_events} was given; expected at least 1")

@@ -218,7 +218,7 @@ class RowSource(Source):
 
     @abstractmethod
     def rows(self, first: int, last: int) -> Columns:
-        """Rows ``first`` to ``last`` (not included), times in µs."""
+        """Return rows ``first`` to ``last`` (not included), times in µs."""
 
     def scan(self) -> Iterator[tuple[Bookmark, Columns]]:
         for first in range(0, self._num_rows, self._block_rows):

@@ -44,7 +44,7 @@ class Info:
     header: dict[str, str]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the numbers for JSON."""
         return asdict(self)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,13 +66,11 @@ def damage_is_a_format_error(path: Path) -> AbstractContextManager[None]:
 
 def open_hdf5(raw: ByteFile, options: Options) -> Hdf5Source:
     """Open an HDF5 file, find its layout and check its claims against its size."""
-    with damage_is_a_format_error(raw.path):
-        file = h5py.File(raw.path, "r", rdcc_nbytes=MIN_CACHE_BYTES, rdcc_nslots=CACHE_SLOTS)
-        try:
-            return Hdf5Source(raw, file, options)
-        except BaseException:
-            file.close()
-            raise
+    with damage_is_a_format_error(raw.path), ExitStack() as opened:
+        file = opened.enter_context(h5py.File(raw.path, "r", rdcc_nbytes=MIN_CACHE_BYTES, rdcc_nslots=CACHE_SLOTS))
+        source = Hdf5Source(raw, file, options)
+        opened.pop_all()
+        return source
 
 
 class Hdf5Source(RowSource):
@@ -85,7 +83,11 @@ class Hdf5Source(RowSource):
         used = {name: datasets[name] for name, _ in self._paths.values()}
         for dataset in used.values():
             refuse_other_files(path, dataset)
-        num_rows = _number_of_rows(path, used)
+        shapes = {name: dataset.shape for name, dataset in used.items()}
+        if {len(shape) for shape in shapes.values()} != {1} or len(set(shapes.values())) > 1:
+            listed = ", ".join(f"/{name} {shape}" for name, shape in shapes.items())
+            raise FormatError(f"{path}: has columns of the shapes {listed}; expected one dimension and one length")
+        num_rows = int(next(iter(shapes.values()))[0])
         tables = {name: _chunk_table(path, dataset, raw.size) for name, dataset in used.items()}
         filters = [_filters(path, dataset) for dataset in used.values()]
         is_ecf = any(FILTER_ID in each for each in filters)
@@ -109,7 +111,12 @@ class Hdf5Source(RowSource):
         self.notes = root_text_attributes(raw) | {key: str(each) for key, each in numbers.items() if each is not None}
         if t_offset is not None:
             self.notes["t_offset"] = str(t_offset)
-        sensor = options.sensor or _sensor(path, height, width, self.notes.get("geometry"))
+        sensor, geometry = options.sensor, self.notes.get("geometry")
+        if sensor is None and (height is not None and width is not None):
+            sensor = sensor_of_sides(path, height, width)
+        elif sensor is None and geometry is not None:
+            width_text, _, height_text = geometry.lower().partition("x")
+            sensor = sensor_of_sides(path, height_text, width_text)
         triggers = datasets.get("EXT_TRIGGER/events")
         if triggers is not None:
             refuse_other_files(path, triggers)
@@ -123,11 +130,8 @@ class Hdf5Source(RowSource):
         sensor = sensor or (DSEC_SENSOR if dsec else None)
         super().__init__(raw, sensor, num_rows, chunk_rows if is_ecf else block_rows, found)
         self.thread_safe = is_ecf
-        self._chunks, self._t_offset, self._time_unit = (
-            times if is_ecf else None,
-            t_offset or 0,
-            options.time_unit or "us",
-        )
+        self._chunks = times if is_ecf else None
+        self._t_offset, self._time_unit = t_offset or 0, options.time_unit or "us"
         cache_bytes = max(chunks.rows * chunks.record.itemsize if chunks else 0 for chunks in tables.values())
         if cache_bytes > MIN_CACHE_BYTES:  # so that no chunk is unpacked twice
             file.close()
@@ -141,7 +145,13 @@ class Hdf5Source(RowSource):
             else:
                 columns = self._columns({name: dataset[first:last] for name, dataset in self._datasets.items()})
         self._file.check_unchanged()
-        return columns._replace(t=to_us(self.path, columns.t, self._time_unit, self._t_offset, first))
+        t, offset, unit = columns.t, self._t_offset, self._time_unit
+        if offset and len(t):
+            for extreme in (t.min(), t.max()):
+                if np.isfinite(extreme) and abs(int(extreme)) + abs(offset) >= 2**63:
+                    raise FormatError(f"{self.path}: holds the time {extreme} {unit}, more than 64-bit integers carry")
+            t = t.astype(np.float64) + offset if t.dtype.kind == "f" else t.astype(np.int64) + np.int64(offset)
+        return columns._replace(t=microseconds(self.path, t, given_unit(unit), first))
 
     def _columns(self, rows: dict[str, NDArray[Any]]) -> Columns:
         """Return the four columns, in native byte order, from the same rows of each dataset."""
@@ -150,39 +160,27 @@ class Hdf5Source(RowSource):
         return Columns(*(np.ascontiguousarray(column, column.dtype.newbyteorder("=")) for column in columns))
 
     def _ecf_rows(self, chunks: Chunks, first: int, last: int) -> Columns:
+        """Read rows of a table compressed with ECF chunk by chunk; the last chunk may be padded to its full size."""
         pieces = []
+        (table,) = self._datasets
         for chunk in range(first // chunks.rows, -(-last // chunks.rows)):
             begin = chunk * chunks.rows
-            columns = self._ecf_chunk(chunks, chunk, min(chunks.rows, self._num_rows - begin))
-            pieces.append(columns.slice(max(first - begin, 0), last - begin))
+            expected = min(chunks.rows, self._num_rows - begin)
+            name = f"{self.path}: chunk {chunk} of /{table}"
+            data = self._file.read(int(chunks.position[chunk]), int(chunks.size[chunk]))
+            if chunks.plain[chunk]:
+                whole = len(data) // chunks.record.itemsize
+                columns = self._columns({table: np.frombuffer(data, chunks.record, min(whole, expected))})
+            else:
+                columns = decode_chunk(data, chunks.rows, name)
+            if len(columns.t) < expected:
+                raise FormatError(f"{name}: is damaged ({len(columns.t)} events where {expected} were expected)")
+            pieces.append(columns.slice(max(first - begin, 0), min(last - begin, expected)))
         return concatenate(pieces)
-
-    def _ecf_chunk(self, chunks: Chunks, chunk: int, expected: int) -> Columns:
-        """Return the first ``expected`` events of a chunk; the last chunk may be padded to its full size."""
-        name = f"{self.path}: chunk {chunk} of /{self._paths['t'][0]}"
-        data = self._file.read(int(chunks.position[chunk]), int(chunks.size[chunk]))
-        if chunks.plain[chunk]:
-            whole = len(data) // chunks.record.itemsize
-            columns = self._columns({self._paths["t"][0]: np.frombuffer(data, chunks.record, min(whole, expected))})
-        else:
-            columns = decode_chunk(data, chunks.rows, name)
-        if len(columns.t) < expected:
-            raise FormatError(f"{name}: is damaged ({len(columns.t)} events where {expected} were expected)")
-        return columns.slice(0, expected)
 
     def close(self) -> None:
         super().close()
         self._hdf5.close()
-
-
-def to_us(path: Path, t: NDArray[Any], unit: str, offset: int, first_row: int) -> NDArray[np.int64]:
-    """Convert times as stored, plus ``offset`` of the same unit, to int64 µs; refuse what does not fit."""
-    if offset and len(t):
-        for extreme in (t.min(), t.max()):
-            if np.isfinite(extreme) and abs(int(extreme)) + abs(offset) >= 2**63:
-                raise FormatError(f"{path}: holds the time {extreme} {unit}, more than 64-bit integers carry")
-        t = t.astype(np.float64) + offset if t.dtype.kind == "f" else t.astype(np.int64) + np.int64(offset)
-    return microseconds(path, t, given_unit(unit), first_row)
 
 
 # ---- the layout --------------------------------------------------------------------------------------------------
@@ -245,15 +243,6 @@ def _find_columns(path: Path, datasets: dict[str, Any]) -> tuple[Paths, str]:
         f"{path}: has no table of events; expected /CD/events (Prophesee), a group events with x, y, p, t (RVT, DSEC)"
         f" or one group with those columns; datasets found: {shown}{' …' if len(datasets) > 8 else ''}"
     )
-
-
-def _number_of_rows(path: Path, datasets: dict[str, Any]) -> int:
-    shapes = {name: dataset.shape for name, dataset in datasets.items()}
-    first = next(iter(shapes.values()))
-    if len(first) != 1 or set(shapes.values()) != {first}:
-        listed = ", ".join(f"/{name} {shape}" for name, shape in shapes.items())
-        raise FormatError(f"{path}: has columns of the shapes {listed}; expected one dimension and one length")
-    return int(first[0])
 
 
 def _check_types(path: Path, datasets: dict[str, Any], paths: Paths, options: Options) -> None:
@@ -341,18 +330,11 @@ def _filters(path: Path, dataset: Any) -> list[int]:
 
 def _scalar(path: Path, file: Any, datasets: dict[str, Any], group: str, name: str) -> int | None:
     """Return a whole number that the group of the events or the root holds as a dataset or an attribute, else None."""
-    stored = datasets.get(f"{group}/{name}", datasets.get(name))
-    if stored is not None:
-        return _stored_number(path, stored)
-    for holder in (file[group] if group else file, file):
-        number = _number(holder, name)
-        if number is not None and float(number).is_integer():
-            return int(number)
-    return None
-
-
-def _stored_number(path: Path, dataset: Any) -> int:
-    """Return the one whole number of ``dataset``, which must be in this file and must not unpack to much more."""
+    dataset = datasets.get(f"{group}/{name}", datasets.get(name))
+    if dataset is None:
+        numbers = [_number(holder, name) for holder in (file[group] if group else file, file)]
+        return next((int(each) for each in numbers if each is not None and float(each).is_integer()), None)
+    # the number must be in this file and must not unpack to much more
     refuse_other_files(path, dataset)
     if dataset.size != 1 or dataset.dtype.kind not in "iu":
         raise FormatError(
@@ -373,10 +355,3 @@ def _number(holder: Any, name: str) -> int | float | None:
         return None
     number: int | float = np.ravel(holder.attrs[name])[0].item()
     return number
-
-
-def _sensor(path: Path, height: int | None, width: int | None, geometry: str | None) -> Sensor | None:
-    if height is not None and width is not None:
-        return sensor_of_sides(path, height, width)
-    width_text, _, height_text = (geometry or "").lower().partition("x")
-    return None if geometry is None else sensor_of_sides(path, height_text, width_text)

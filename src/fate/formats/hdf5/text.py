@@ -35,7 +35,7 @@ def root_text_attributes(file: ByteFile) -> dict[str, str]:
 
 
 def _messages(file: ByteFile, address: int) -> Iterator[tuple[int, bytes]]:
-    """The messages of an object header: type and body."""
+    """Yield the messages of an object header: type and body."""
     head = file.read(address, 64)
     if head[:4] == b"OHDR":
         flags = head[5]

@@ -72,7 +72,6 @@ class Hdf5Writer(EventWriter):
         """Create the datasets and attributes."""
 
     def append(self, events: Events) -> None:
-        self.check(events)
         self._pending.append(events)
         self._pending_rows += len(events)
         if self._pending_rows >= BUFFER_ROWS:
@@ -90,9 +89,6 @@ class Hdf5Writer(EventWriter):
                 self.hdf5.close()
         super().discard()
 
-    def check(self, events: Events) -> None:
-        """Refuse events the layout cannot hold."""
-
     @abstractmethod
     def write_rows(self, events: Events) -> None:
         """Write up to ``BUFFER_ROWS`` events."""
@@ -101,7 +97,7 @@ class Hdf5Writer(EventWriter):
         """Write the rows that complete the tables at the end."""
 
     def table(self, name: str, dtype: Any, **settings: Any) -> Any:
-        """An empty dataset that grows."""
+        """Create an empty dataset that grows."""
         return self.hdf5.create_dataset(name, (0,), dtype, maxshape=(None,), chunks=(CHUNK_ROWS,), **settings)
 
     def _write_pending(self) -> None:
@@ -148,35 +144,29 @@ class PropheseeHdf5Writer(Hdf5Writer):
         self._origin: int | None = None  # time of the first event, where the index starts
         self._period, self._entry = -1, (0, -1)  # the last period that has an event, and its first event: row, time
 
-    def check(self, events: Events) -> None:
-        origin = int(events.t_us[0]) if self._origin is None else self._origin
-        if (int(events.t_us[-1]) - origin) // INDEX_PERIOD_US >= MAX_INDEX_ROWS:
-            raise FateError(
-                f"{self.path}: the events span from {origin} to {events.t_us[-1]} µs, and this layout keeps an index"
-                f" entry every {INDEX_PERIOD_US} µs, for a day at most; choose .h5 (RVT's layout), NPZ or CSV"
-            )
-        self._origin = origin
-
     def write_rows(self, events: Events) -> None:
+        if self._origin is None:
+            self._origin = int(events.t_us[0])
+            self._indexes.attrs["offset"] = str(-self._origin)
+        if (int(events.t_us[-1]) - self._origin) // INDEX_PERIOD_US >= MAX_INDEX_ROWS:
+            raise FateError(
+                f"{self.path}: the events span from {self._origin} to {events.t_us[-1]} µs, and this layout keeps an"
+                f" index entry every {INDEX_PERIOD_US} µs, for a day at most; choose .h5 (RVT's layout), NPZ or CSV"
+            )
         records = np.zeros(len(events), RECORD)
         records["x"], records["y"], records["p"], records["t"] = events.x, events.y, events.p, events.t_us
-        self._index(events.t_us, self._events.shape[0])
-        _extend(self._events, records)
-
-    def _index(self, t_us: Any, first_row: int) -> None:
-        """Entry k of the index is the first event of the last period before k that has one: (0, -1) for k = 0."""
-        origin = self._origin or 0
-        if first_row == 0:
-            self._indexes.attrs["offset"] = str(-origin)
-        periods = (t_us - origin) // INDEX_PERIOD_US
+        # entry k of the index is the first event of the last period before k that has one: (0, -1) for k = 0
+        times, first_row = events.t_us - self._origin, self._events.shape[0]
+        periods = times // INDEX_PERIOD_US
         starts = np.flatnonzero(np.diff(periods, prepend=self._period))
         known = np.append(self._period, periods[starts])
-        entries = np.array([self._entry, *((first_row + int(i), int(t_us[i]) - origin) for i in starts)], INDEX)
+        entries = np.array([self._entry, *((first_row + int(i), int(times[i])) for i in starts)], INDEX)
         end = int(periods[-1]) + 1
         for k in range(self._indexes.shape[0], end, BUFFER_ROWS):  # a long time without events repeats one entry often
             rows = np.arange(k, min(k + BUFFER_ROWS, end))
             _extend(self._indexes, entries[np.searchsorted(known, rows) - 1])
         self._period, self._entry = int(known[-1]), entries[-1].item()
+        _extend(self._events, records)
 
     def finish_tables(self) -> None:
         if self._events.shape[0]:

@@ -163,7 +163,7 @@ def open_aedat2(file: ByteFile, options: Options) -> ByteSource:
     if not version.startswith("2"):
         given = f"is AEDAT {version}" if version else "has no line #!AER-DAT2.0 at its start"
         raise FormatError(
-            f"{file.path}: {given}; expected AEDAT 2.0; convert it with the program that recorded it (jAER saves 2.0)"
+            f"{file.path}: {given}; AEDAT 2.0, 3.1 and 4.0 are read; convert it with the program that recorded it"
         )
     decoder = _find_decoder(file, fields.get("aechip"), data_start, options.sensor)
     notes = {

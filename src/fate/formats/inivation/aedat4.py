@@ -51,17 +51,12 @@ class Stream(NamedTuple):
     source: str  # the camera's name
 
 
-class Aedat4Header(NamedTuple):
-    """The content of the header; ``num_bytes`` counts from the start of the file to the first packet."""
+def read_header(file: ByteFile) -> tuple[int, int, dict[int, Stream], int]:
+    """Read and check the header of ``file``.
 
-    compression: int
-    table_position: int  # NO_TABLE if there is none
-    streams: dict[int, Stream]  # by number
-    num_bytes: int
-
-
-def read_header(file: ByteFile) -> Aedat4Header:
-    """Read and check the header of ``file``."""
+    Return the compression, the position of the table of packets (``NO_TABLE`` if there is none), the streams by number
+    and the position of the first packet.
+    """
     path = file.path
     start = file.read(0, len(MAGIC) + 4)
     if not start.startswith(MAGIC[: len(start)]):
@@ -80,7 +75,7 @@ def read_header(file: ByteFile) -> Aedat4Header:
             raise ValueError(f"it gives compression {compression}, and 0 to 4 are known")
         if table != NO_TABLE and table < num_bytes:
             raise ValueError(f"it puts the table of packets at byte {table}, inside itself")
-        return Aedat4Header(compression, table, _streams(description), num_bytes)
+        return compression, table, _streams(description), num_bytes
     except (struct.error, ElementTree.ParseError, ValueError) as error:
         raise FormatError(f"{path}: the header is damaged ({error}); copy the file again") from None
 
@@ -112,7 +107,7 @@ def _fields(buffer: bytes) -> tuple[int, int, str]:
 
 
 def _streams(description: str) -> dict[int, Stream]:
-    """The streams an XML description lists, by number."""
+    """Return the streams that an XML description lists, by number."""
     if "<!" in description:
         raise ValueError("the description of the streams declares entities")
     streams: dict[int, Stream] = {}
@@ -129,7 +124,7 @@ def _streams(description: str) -> dict[int, Stream]:
 
 
 def plain_header(compression: int, stream: Stream) -> bytes:
-    """The first bytes of a file with one event stream and no table."""
+    """Return the first bytes of a file with one event stream and no table."""
     height, width = stream.sensor or Sensor(1, 1)
     text = (
         f'<dv version="2.0"><node name="outInfo"><node name="{stream.number}"><attr key="typeIdentifier">EVTS</attr>'
@@ -173,15 +168,11 @@ def unpacked_bytes_at_most(data: bytes) -> int:
 
 
 class Packet(NamedTuple):
-    """Where a packet's content is, and which stream it belongs to."""
+    """Where a packet is, and which stream it belongs to."""
 
     stream: int
     position: int  # of its 8-byte head
-    num_bytes: int  # of content after the head
-
-    @property
-    def end(self) -> int:
-        return self.position + PACKET_HEAD.size + self.num_bytes
+    end: int
 
 
 class Aedat4Source(Source):
@@ -190,15 +181,22 @@ class Aedat4Source(Source):
     format = "AEDAT4"
     thread_safe = True
 
-    def __init__(self, file: ByteFile, header: Aedat4Header, stream: Stream, sensor: Sensor | None) -> None:
+    def __init__(self, file: ByteFile, sensor: Sensor | None) -> None:
+        self._compression, self._table, self._streams, self._data_start = read_header(file)
+        stream = next((each for each in self._streams.values() if each.kind == "EVTS"), None)
+        if stream is None:
+            kinds = ", ".join(KINDS.get(each.kind, each.kind) for each in self._streams.values()) or "nothing"
+            raise FormatError(
+                f"{file.path}: holds no stream of events (it has {kinds}); record the events of the camera"
+            )
         self.path, self.size, self.sensor = file.path, file.size, sensor or stream.sensor
-        self._file, self._header, self._stream, self._streams = file, header, stream, header.streams
-        self._whole = NO_TABLE < header.table_position <= file.size
-        self._packets_end = header.table_position if self._whole else file.size
+        self._file, self._stream = file, stream
+        self._whole = NO_TABLE < self._table <= file.size
+        self._packets_end = self._table if self._whole else file.size
         self.notes = {
-            "compression": COMPRESSIONS[header.compression],
+            "compression": COMPRESSIONS[self._compression],
             "event stream": f"{stream.number} ({stream.sensor})" if stream.sensor else str(stream.number),
-            "streams": ", ".join(f"{each.number} {each.kind}" for each in header.streams.values()),
+            "streams": ", ".join(f"{each.number} {each.kind}" for each in self._streams.values()),
         }
         if stream.source:
             self.notes["camera"] = stream.source
@@ -207,7 +205,7 @@ class Aedat4Source(Source):
         skipped: Counter[str] = Counter()
         block: list[Packet] = []
         block_bytes = 0
-        start = position = self._header.num_bytes
+        start = position = self._data_start
         for packet in self._packets(position, self._packets_end):
             position = packet.end
             if packet.stream == self._stream.number:
@@ -222,8 +220,7 @@ class Aedat4Source(Source):
                 block, block_bytes, start = [], 0, position
         if position > start:
             yield Bookmark(start), self._unpack(block)
-        table = self._header.table_position
-        missing = f"the bytes up to {table}" if table > self.size else ""
+        missing = f"the bytes up to {self._table}" if self._table > self.size else ""
         self.found = Found(position, dict(skipped), Tail(self._packets_end - position, position, missing))
 
     def decode(self, start: Bookmark, end: int) -> Columns:
@@ -234,7 +231,7 @@ class Aedat4Source(Source):
         """Packets from ``position`` on; one that is cut by the end of the file ends them."""
         while position + PACKET_HEAD.size <= end:
             stream, num_bytes = PACKET_HEAD.unpack(self._file.read(position, PACKET_HEAD.size))
-            packet = Packet(stream, position, num_bytes)
+            packet = Packet(stream, position, position + PACKET_HEAD.size + num_bytes)
             if num_bytes < 0 or stream not in self._streams:
                 raise FormatError(
                     f"{self.path}: the packet at byte {position} is damaged (stream {stream}, {num_bytes} bytes);"
@@ -251,16 +248,16 @@ class Aedat4Source(Source):
             )
 
     def _unpack(self, packets: list[Packet]) -> Columns:
-        """The events of ``packets``, in order."""
+        """Return the events of ``packets``, in order."""
         if not packets:
             return allocate_columns(0)
-        pieces = [plain_header(self._header.compression, self._stream)]
+        pieces = [plain_header(self._compression, self._stream)]
         for packet in packets:
             data = self._file.read(packet.position, packet.end - packet.position)
             # a few bytes of Zstandard can claim gigabytes of one repeated value; LZ4 cannot
-            is_zstandard = COMPRESSIONS[self._header.compression] == "Zstandard"
+            is_zstandard = COMPRESSIONS[self._compression] == "Zstandard"
             most = unpacked_bytes_at_most(data[PACKET_HEAD.size :]) if is_zstandard else 0
-            if most > max(SMALL_PACKET, MAX_RATIO * packet.num_bytes):
+            if most > max(SMALL_PACKET, MAX_RATIO * (len(data) - PACKET_HEAD.size)):
                 raise self._damaged(packet, f"it claims to unpack to {most} bytes")
             pieces.append(data)
         arrays = []
@@ -290,8 +287,8 @@ class Aedat4Source(Source):
 
     def _damaged(self, packet: Packet, reason: str) -> FormatError:
         return FormatError(
-            f"{self.path}: the packet at byte {packet.position} ({packet.num_bytes} bytes) cannot be unpacked"
-            f" ({reason}); the file is damaged, copy it again"
+            f"{self.path}: the packet at byte {packet.position} (up to {packet.end}) cannot be unpacked ({reason}); the"
+            " file is damaged, copy it again"
         )
 
 
@@ -335,9 +332,4 @@ def _without_panic_message() -> Iterator[None]:
 
 def open_aedat4(file: ByteFile, options: Options) -> Aedat4Source:
     """Open the first event stream of an AEDAT 4.0 file."""
-    header = read_header(file)
-    for stream in header.streams.values():
-        if stream.kind == "EVTS":
-            return Aedat4Source(file, header, stream, options.sensor)
-    kinds = ", ".join(KINDS.get(stream.kind, stream.kind) for stream in header.streams.values()) or "nothing"
-    raise FormatError(f"{file.path}: holds no stream of events (it has {kinds}); record the events of the camera")
+    return Aedat4Source(file, options.sensor)

@@ -45,41 +45,29 @@ class AtisBinDecoder(Decoder):
         return columns, n * RECORD_BYTES
 
 
-def why_not_atis_bin(head: bytes) -> str:
-    """Why ``head``, the first bytes of a file, cannot be records of N-MNIST or N-Caltech101; empty if they can be."""
-    decoder = AtisBinDecoder()
-    columns, used = decoder.decode(head)
+def is_atis_bin(head: bytes) -> bool:
+    """Whether ``head``, the first bytes of a file, can be records of N-MNIST or N-Caltech101."""
+    columns, used = AtisBinDecoder().decode(head)
     total = used // RECORD_BYTES
-    if not total:
-        return f"it has {len(head)} bytes and a record has {RECORD_BYTES}"
-    outside = int(((columns.x >= N_CALTECH101.width) | (columns.y >= N_CALTECH101.height)).sum())
-    if outside > ODD_SHARE * total:
-        return f"{outside} of the first {total} records lie outside {N_CALTECH101} pixels"
-    back = int((np.diff(columns.t) < 0).sum())
-    if back > ODD_SHARE * total:
-        return f"time goes back {back} times in the first {total} records"
-    if total >= FEW_RECORDS and (not len(columns.t) or columns.t.max() == columns.t.min()):
-        return f"time stands still in the first {total} records"
-    return ""
+    outside = np.count_nonzero((columns.x >= N_CALTECH101.width) | (columns.y >= N_CALTECH101.height))
+    steps = np.diff(columns.t)
+    odd = max(int(outside), int(np.count_nonzero(steps < 0)))
+    stands_still = total >= FEW_RECORDS and not steps.any()
+    return total > 0 and odd <= ODD_SHARE * total and not stands_still
 
 
 def open_atis_bin(file: ByteFile, options: Options) -> ByteSource:
-    """A ``.bin`` file, its sensor found from its events unless it is given."""
-    notes = {}
-    sensor = options.sensor
-    if sensor is None and (sensor := _sensor(file)):
-        name = "N-MNIST" if sensor == N_MNIST else "N-Caltech101"
-        notes["sensor"] = f"{sensor}, the size of {name}: the file does not give it and all events lie within"
-    return ByteSource(file, AtisBinDecoder(), 0, sensor, notes)
-
-
-def _sensor(file: ByteFile) -> Sensor | None:
-    """The smaller of the two datasets' sizes that holds every event; None if neither does."""
+    """Open a ``.bin`` file; unless the sensor is given, find it from the events."""
+    if options.sensor:
+        return ByteSource(file, AtisBinDecoder(), 0, options.sensor)
     x_max = y_max = 0
     decoder = AtisBinDecoder()
     for position in range(0, file.size, SCAN_BYTES):
         columns, _ = decoder.decode(file.read(position, SCAN_BYTES))
         x_max = max(x_max, int(columns.x.max(initial=0)))
         y_max = max(y_max, int(columns.y.max(initial=0)))
-    fitting = (sensor for sensor in (N_MNIST, N_CALTECH101) if x_max < sensor.width and y_max < sensor.height)
-    return next(fitting, None)
+    for name, sensor in (("N-MNIST", N_MNIST), ("N-Caltech101", N_CALTECH101)):
+        if x_max < sensor.width and y_max < sensor.height:
+            note = f"{sensor}, the size of {name}: the file does not give it and all events lie within"
+            return ByteSource(file, AtisBinDecoder(), 0, sensor, {"sensor": note})
+    return ByteSource(file, AtisBinDecoder(), 0, None)

@@ -87,7 +87,7 @@ class EventStreamDecoder(Decoder):
 
 
 def open_event_stream(file: ByteFile, options: Options) -> ByteSource:
-    """An Event Stream file of type DVS or ATIS, its header checked."""
+    """Open an Event Stream file of type DVS or ATIS and check its header."""
     path, head = file.path, file.read(0, HEADER_BYTES)
     if not head.startswith(MAGIC):
         raise FormatError(f"{path}: does not start with 'Event Stream'; expected an .es file; let the format be found")

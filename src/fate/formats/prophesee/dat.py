@@ -66,7 +66,7 @@ class DatDecoder(Decoder):
 
 
 def open_dat(file: ByteFile, options: Options) -> ByteSource:
-    """A DAT file, its header checked."""
+    """Open a DAT file and check its header."""
     head = file.read(0, MAX_HEADER_BYTES)
     header = parse_header(head)
     kind = head[header.num_bytes : header.num_bytes + 2]

@@ -98,7 +98,7 @@ def _run(data: Any, at: int, word_bytes: int, count_bits: int, i: int, n: int) -
 
 @compiled
 def _runs(data: Any, at: int, word_bytes: int, count_bits: int, column: Any) -> int:
-    """Words of a value and, in the low ``count_bits``, the number of events that have it."""
+    """Decode words of a value and, in the low ``count_bits``, the number of events that have it."""
     i = 0
     while i < column.shape[0]:
         word = at

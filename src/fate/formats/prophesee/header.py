@@ -45,13 +45,13 @@ class Header:
         return {key.strip().lower(): value.strip() for key, value in pairs}
 
     def prophesee_system(self) -> int:
-        """The number of the board, 0 where the header gives none or is another maker's."""
+        """Return the number of the board; 0 if the header gives none or names another maker."""
         maker = self.fields.get("camera_integrator_name") or self.fields.get("integrator_name") or "Prophesee"
         number = self.fields.get("system_id", "")
         return int(number) if maker == "Prophesee" and number.isdecimal() and len(number) < 10 else 0
 
     def sensor(self, path: Path) -> Sensor | None:
-        """The sensor size, from any of the three ways it has been written, else from the board's number."""
+        """Return the sensor size, from any of the three ways it has been written, else from the board's number."""
         options = self.format_options()
         if "width" in options and "height" in options:
             return sensor_of_sides(path, options["height"], options["width"])
@@ -65,7 +65,7 @@ class Header:
 
 
 def parse_header(data: bytes) -> Header:
-    """The header at the start of ``data``. A line belongs to it when it starts with ``"% "`` and is text:
+    """Return the header at the start of ``data``. A line belongs to it if it starts with ``"% "`` and is text:
     binary data may begin with the byte ``%`` by chance."""
     fields: dict[str, str] = {}
     position = 0

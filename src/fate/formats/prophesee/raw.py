@@ -95,18 +95,6 @@ def _decode_evt2(words: Any, validity: Any, state: Any, t: Any, x: Any, y: Any, 
     return n
 
 
-@compiled
-def _count_valid(validity: Any) -> int:
-    """Bits set in ``validity``: room for that many events."""
-    total = 0
-    for i in range(validity.shape[0]):
-        valid = validity[i]
-        while valid:
-            valid &= valid - 1
-            total += 1
-    return total
-
-
 class Evt2Decoder(Decoder):
     """Words of an EVT2 file, without its header."""
 
@@ -131,7 +119,7 @@ class Evt21Decoder(Evt2Decoder):
     def decode(self, data: bytes) -> tuple[Columns, int]:
         halves = np.frombuffer(data, "<u4", len(data) // 8 * 2).reshape(-1, 2)
         words, validity = (halves[:, 0], halves[:, 1]) if self.legacy else (halves[:, 1], halves[:, 0])
-        columns = allocate_columns(int(_count_valid(validity)))
+        columns = allocate_columns(int(np.bitwise_count(validity).sum()))
         n = _decode_evt2(words, validity, self.state, *columns)
         return columns.slice(0, n), 8 * len(halves)
 
@@ -282,7 +270,7 @@ def _time_high_words(high: int, previous: int, bits: int, out: Any, n: int) -> i
 
 @compiled
 def _run_length(t: Any, x: Any, y: Any, p: Any, i: int) -> int:
-    """Events from ``i`` on with one time, row, polarity and 32-column cell, in increasing x."""
+    """Count the events from ``i`` on with one time, row, polarity and 32-column cell, in increasing x."""
     j = i + 1
     while (
         j < t.shape[0]
@@ -298,7 +286,7 @@ def _run_length(t: Any, x: Any, y: Any, p: Any, i: int) -> int:
 
 @compiled
 def _encode_evt2(t: Any, x: Any, y: Any, p: Any, state: Any, width: int, out: Any) -> int:
-    """Words of EVT2, or of EVT2.1 where ``width`` is not 0, into ``out`` int64 → number of words.
+    """Write words of EVT2, or of EVT2.1 if ``width`` is not 0, into ``out`` int64 → number of words.
 
     ``state``: last TIME_HIGH, -1 for none.
     """

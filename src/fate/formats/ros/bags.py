@@ -65,9 +65,9 @@ class Topic(NamedTuple):
 
 
 class Message(NamedTuple):
-    """The bytes of a message and when it was received, ns."""
+    """A message as the bag holds it."""
 
-    time: int
+    time: int  # of its reception, ns
     data: bytes
 
 
@@ -77,11 +77,12 @@ class RosSource(Source):
     format = "ROS bag"
 
     def __init__(
-        self, path: Path, reader: Any, topic: Topic, *, cdr: bool, sensor: Sensor | None, watches: list[ByteFile]
+        self, path: Path, reader: Any, topics: list[Topic], *, cdr: bool, sensor: Sensor | None, watches: list[ByteFile]
     ) -> None:
         self.path, self._watches = path, watches
         files = path.iterdir() if path.is_dir() else [path]
         self.size = sum(file.stat().st_size for file in files if file.is_file())
+        topic, *others = topics
         self._reader, self._topic, self._cdr = reader, topic, cdr
         message = next(self._messages(None, None), None)
         first = self._parsed(message) if message else EventMessage(0, 0, None)
@@ -95,6 +96,8 @@ class RosSource(Source):
         self.notes = {"topic": f"{topic.name} ({topic.kind}, {topic.num_messages} messages)"}
         if self._encoding:
             self.notes["encoding"] = self._encoding
+        if others:
+            self.notes["other event topics"] = ", ".join(f"{each.name} ({each.num_messages})" for each in others)
 
     def scan(self) -> Iterator[tuple[Bookmark, Columns]]:
         decoder = self._decoder()
@@ -125,21 +128,14 @@ class RosSource(Source):
         self.found = Found(0 if last is None else last + 1, skipped, Tail(0, self.size))
 
     def _block(self, messages: list[Message], decoder: Decoder | None) -> tuple[Bookmark, Columns]:
-        self._check_unchanged()
         state = decoder.state.copy() if decoder else np.zeros(0, np.int64)
         return Bookmark(messages[0].time, state), concatenate([self._columns(each, decoder) for each in messages])
-
-    def _check_unchanged(self) -> None:
-        for watch in self._watches:
-            watch.check_unchanged()
 
     def decode(self, start: Bookmark, end: int) -> Columns:
         decoder = self._decoder()
         if decoder:
             decoder.state[:] = start.state
-        columns = concatenate([self._columns(message, decoder) for message in self._messages(start.position, end)])
-        self._check_unchanged()
-        return columns
+        return concatenate([self._columns(message, decoder) for message in self._messages(start.position, end)])
 
     def close(self) -> None:
         self._reader.close()
@@ -151,6 +147,8 @@ class RosSource(Source):
         while True:
             with _damage_refused(self.path):
                 found = next(messages, None)
+            for watch in self._watches:
+                watch.check_unchanged()
             if found is None:
                 return
             yield Message(found[1], bytes(found[2]))
@@ -159,7 +157,7 @@ class RosSource(Source):
         return DECODERS[self._encoding][0]() if self._encoding else None
 
     def _columns(self, message: Message, decoder: Decoder | None) -> Columns:
-        """The events of one message."""
+        """Return the events of one message."""
         parsed = self._parsed(message)
         if (parsed.height, parsed.width) != self._sides or parsed.encoding != self._encoding:
             given = f"size {parsed.width}×{parsed.height} and encoding {parsed.encoding!r}"
@@ -191,7 +189,7 @@ def _damage_refused(path: Path) -> AbstractContextManager[None]:
 
 
 def open_ros(path: Path, options: Options) -> RosSource:
-    """A bag of ROS 1 or ROS 2, its event topic chosen."""
+    """Open a bag of ROS 1 or ROS 2 and choose its event topic."""
     with ExitStack() as opened:
         for file in path.iterdir() if path.is_dir() else [path]:  # metadata.yaml may name any of them
             if not file.is_dir():
@@ -205,15 +203,13 @@ def open_ros(path: Path, options: Options) -> RosSource:
             reader.open()
         opened.callback(reader.close)
         topics = _event_topics(path, reader)
-        source = RosSource(path, reader, topics[0], cdr=cdr, sensor=options.sensor, watches=watches)
-        if topics[1:]:
-            source.notes["other event topics"] = ", ".join(f"{each.name} ({each.num_messages})" for each in topics[1:])
+        source = RosSource(path, reader, topics, cdr=cdr, sensor=options.sensor, watches=watches)
         opened.pop_all()
         return source
 
 
 def _reader(path: Path) -> tuple[Any, bool]:
-    """The package's reader for ``path``, and whether messages are in the form of ROS 2."""
+    """Return the package's reader for ``path``, and whether messages are in the form of ROS 2."""
     try:
         from rosbags import rosbag1, rosbag2  # noqa: PLC0415  (an optional package)
     except ImportError:
@@ -223,12 +219,10 @@ def _reader(path: Path) -> tuple[Any, bool]:
         # a single file needs no metadata, which some recorders leave incomplete
         return rosbag2.Reader(files[0] if len(files) == 1 else path), True
     with open(path, "rb") as file:
-        magic = file.read(9)
-    if magic == b"#ROSBAG V":
-        return rosbag1.Reader(path), False
-    for start, suffix in ((b"SQLite fo", ".db3"), (b"\x89MCAP0\r\n", ".mcap")):
-        if magic.startswith(start) and path.suffix != suffix:
-            raise FormatError(f"{path}: is a ROS 2 bag whose name does not end in {suffix}; rename it so")
+        if file.read(9) == b"#ROSBAG V":
+            return rosbag1.Reader(path), False
+    if path.suffix not in (".db3", ".mcap"):
+        raise FormatError(f"{path}: is a ROS 2 bag whose name does not end in .db3 or .mcap; rename it so")
     return rosbag2.Reader(path), True
 
 
@@ -250,5 +244,5 @@ def _event_topics(path: Path, reader: Any) -> list[Topic]:
 
 
 def _bag_files(path: Path) -> list[Path]:
-    """The file of a bag, or those with messages in its folder."""
+    """Return the file of a bag, or the files with messages in its folder."""
     return [file for file in path.iterdir() if file.suffix in (".db3", ".mcap")] if path.is_dir() else [path]

@@ -71,7 +71,7 @@ class Fields:
         self.position = self.origin
 
     def number(self, kind: str) -> int:
-        """The next number of the kind ``struct`` calls ``kind``, aligned where the format asks for it."""
+        """Return the next number of the kind ``struct`` calls ``kind``, aligned where the format asks for it."""
         size = struct.calcsize("=" + kind)
         if self.cdr:
             self.position += -(self.position - self.origin) % size
@@ -80,14 +80,14 @@ class Fields:
         return value
 
     def content(self, num_bytes: int) -> bytes:
-        """The next ``num_bytes``."""
+        """Return the next ``num_bytes``."""
         if self.position + num_bytes > len(self.data):
             raise struct.error(f"{num_bytes} bytes are announced and {len(self.data) - self.position} are there")
         self.position += num_bytes
         return self.data[self.position - num_bytes : self.position]
 
     def text(self) -> str:
-        """The next string; CDR closes it with a 0."""
+        """Return the next string; CDR closes it with a 0."""
         return self.content(self.number("I")).rstrip(b"\0").decode("utf-8", "replace")
 
     def header(self) -> None:
@@ -100,7 +100,7 @@ class Fields:
 
 
 def read_packet(data: bytes, cdr: bool) -> EventMessage:
-    """A message of one of ``PACKET_TYPES``."""
+    """Read a message of one of ``PACKET_TYPES``."""
     fields = Fields(data, cdr)
     fields.header()
     height, width = fields.number("I"), fields.number("I")
@@ -112,7 +112,7 @@ def read_packet(data: bytes, cdr: bool) -> EventMessage:
 
 
 def read_array(data: bytes, cdr: bool) -> EventMessage:
-    """A message of one of ``ARRAY_TYPES``."""
+    """Read a message of one of ``ARRAY_TYPES``."""
     fields = Fields(data, cdr)
     fields.header()
     height, width = fields.number("I"), fields.number("I")

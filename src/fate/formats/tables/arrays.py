@@ -17,7 +17,7 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -106,12 +106,6 @@ class StoredArray:
         rows = np.frombuffer(data, self.dtype).reshape(-1, *self.shape[1:])
         return [rows if key is None else rows[key] if isinstance(key, str) else rows[:, key] for key in keys]
 
-    def check_numbers(self, fields: Sequence[str] = ()) -> None:
-        """Refuse other values than integers, floats and truth values in the array, or in these fields of it."""
-        for dtype in [self.dtype[field] for field in fields] or [self.dtype]:
-            if dtype.kind not in "iufb":
-                raise FormatError(f"{self.name}: holds values of type {dtype}; expected integers or floats")
-
 
 class Table(NamedTuple):
     """The columns t, x, y, p: four keys of one array, or one key of each of four arrays of the same length."""
@@ -123,7 +117,13 @@ class Table(NamedTuple):
 
     def read(self, first: int, last: int) -> list[NDArray[Any]]:
         """Return t, x, y, p of rows ``first`` to ``last`` (not included), of the types in the file."""
-        return [column for array, keys in self.parts for column in array.read(first, last, keys)]
+        columns = []
+        for array, keys in self.parts:
+            for column in array.read(first, last, keys):
+                if column.ndim != 1 or column.dtype.kind not in "iufb":
+                    raise FormatError(f"{array.name}: holds values of type {array.dtype}; expected integers or floats")
+                columns.append(column)
+        return columns
 
     def sample(self) -> list[NDArray[Any]]:
         """Return t, x, y, p of rows from all over the file, in file order: all rows, or 64 runs of 1024."""
@@ -146,7 +146,6 @@ def find_table(array: StoredArray, num_rows: int, options: Options) -> Table:
             )
         _refuse_order(array.name, options)
         fields = tuple(names[roles[role]] for role in ROLES)
-        array.check_numbers(fields)
         return Table(((array, fields),), num_rows, fields[0], f"{', '.join(fields)} (named)")
     if len(array.shape) != 2 or array.shape[1] != 4:
         turned = len(array.shape) == 2 and array.shape[0] == 4
@@ -154,7 +153,6 @@ def find_table(array: StoredArray, num_rows: int, options: Options) -> Table:
             f"{array.name}: is an array of shape {array.shape}; expected N×4 (columns t, x, y, p) or fields t, x, y, p"
             + ("; save its transpose" if turned else "")
         )
-    array.check_numbers()
     if options.columns is not None:
         order, how = given_order(options.columns), "as given"
     else:
@@ -244,10 +242,7 @@ class Archive:
                 " damaged, copy it again"
             ) from None
         self._infos = {info.filename[:-4]: info for info in self._zip.infolist() if info.filename.endswith(".npy")}
-
-    def keys(self) -> list[str]:
-        """Return the names of the arrays."""
-        return list(self._infos)
+        self.keys = list(self._infos)  # names of the arrays
 
     def _pieces(self, info: zipfile.ZipInfo, piece_bytes: int) -> Iterator[bytes]:
         """Yield the bytes of a member in order, and refuse a member that is damaged."""
@@ -289,25 +284,16 @@ class Archive:
                 " copy it again"
             )
         if info.compress_type == zipfile.ZIP_STORED:
-            self._stored.append(info)
-            array.file, array.start = self._file, array.start + self._find_start(info)
-        else:
-            array.file = self._inflate(info)
-        return array
-
-    def _find_start(self, info: zipfile.ZipInfo) -> int:
-        """Return where the bytes of a stored member start."""
-        local = self._file.read(info.header_offset, LOCAL_HEADER.size)
-        if len(local) == LOCAL_HEADER.size and info.compress_size == info.file_size:
+            local = self._file.read(info.header_offset, LOCAL_HEADER.size).ljust(LOCAL_HEADER.size, b"\0")
             magic, name_bytes, extra_bytes = LOCAL_HEADER.unpack(local)
-            start: int = info.header_offset + LOCAL_HEADER.size + name_bytes + extra_bytes
-            if magic == b"PK\x03\x04" and start + info.file_size <= self._file.size:
-                return start
-        raise self._damaged(info)
-
-    def _inflate(self, info: zipfile.ZipInfo) -> ByteFile:
-        """Inflate a member into a temporary file without a name."""
-        try:
+            start = info.header_offset + LOCAL_HEADER.size + name_bytes + extra_bytes
+            is_whole = info.compress_size == info.file_size and start + info.file_size <= self._file.size
+            if magic != b"PK\x03\x04" or not is_whole:
+                raise self._damaged(info)
+            self._stored.append(info)
+            array.file, array.start = self._file, array.start + start
+            return array
+        try:  # a temporary file without a name
             file = self._opened.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  (closed with the archive)
             file.writelines(self._pieces(info, PIECE_BYTES))
             file.flush()
@@ -316,25 +302,21 @@ class Archive:
                 f"{self.path}: {info.filename} needs {info.file_size} bytes of temporary space in"
                 f" {tempfile.gettempdir()} ({error.strerror or error}); make room or set TMPDIR"
             ) from None
-        return ByteFile(self.path, file)
+        array.file = ByteFile(self.path, file)
+        return array
 
-    def is_table(self, key: str) -> bool:
-        """Whether an array can be read and is a table of events."""
-        try:
-            return self._head(key).is_table
-        except FormatError:
-            return False
+    def head(self, key: str) -> StoredArray | None:
+        """Return an array without its rows; None if there is no such array or its header cannot be read."""
+        with suppress(FormatError, KeyError):
+            return self._head(key)
+        return None
 
     def fact(self, key: str, kinds: str) -> list[Any]:
         """Return the values of a small array of one of these kinds of type; none if there is no such array."""
-        if key not in self._infos:
+        array = self.head(key)
+        if array is None or array.dtype.kind not in kinds or not 0 < array.num_bytes <= MAX_FACT_BYTES:
             return []
-        try:
-            array = self._head(key)
-        except FormatError:
-            return []
-        size = self._infos[key].file_size
-        if array.dtype.kind not in kinds or not 0 < array.num_bytes <= MAX_FACT_BYTES or size > HEAD_BYTES:
+        if self._infos[key].file_size > HEAD_BYTES:
             return []
         content = b"".join(self._pieces(self._infos[key], HEAD_BYTES))[array.start :]
         return np.frombuffer(content, array.dtype).tolist() if len(content) == array.num_bytes else []
@@ -357,7 +339,13 @@ def open_npz(file: ByteFile, options: Options) -> ArraySource:
         if archive.fact("format", "U") == ["fate-labels"]:
             raise FormatError(f"{file.path}: holds labels, not events; give the recording they belong to")
         table, array = _find_columns(archive, options)
-        sensor = options.sensor or _find_sensor(archive)
+        size = archive.fact("sensor", "iu")
+        if not size and (height := archive.fact("height", "iu")) and (width := archive.fact("width", "iu")):
+            size = height + width
+        try:
+            sensor = options.sensor or (Sensor.of(size) if size else None)
+        except FateError as error:
+            raise FormatError(f"{file.path}: {error}; pass sensor=(height, width) instead") from None
         source = ArraySource(file, archive, table, options, sensor, Tail(0, file.size))
         source.notes = {"array": array, **source.notes} if array else source.notes
         return source
@@ -368,10 +356,10 @@ def open_npz(file: ByteFile, options: Options) -> ArraySource:
 
 def _find_columns(archive: Archive, options: Options) -> tuple[Table, str]:
     """Return the table of events and, if it is one array, the name of that array."""
-    path, keys = archive.path, archive.keys()
+    path, keys = archive.path, archive.keys
     roles = find_roles(keys)
     if roles is None:
-        tables = [key for key in keys if archive.is_table(key)]
+        tables = [key for key in keys if (array := archive.head(key)) and array.is_table]
         if len(tables) != 1:
             listed = list_names(tables or keys)
             found = f"{len(tables)} tables of events ({listed})" if tables else f"the arrays {listed or '(none)'}"
@@ -384,23 +372,8 @@ def _find_columns(archive: Archive, options: Options) -> tuple[Table, str]:
     for array in arrays:
         if len(array.shape) != 1 or array.dtype.names is not None:
             raise FormatError(f"{array.name} is {array.dtype} of shape {array.shape}; expected one column")
-        array.check_numbers()
     lengths = [array.num_rows for array in arrays]
     if len(set(lengths)) != 1:
         listed = ", ".join(f"{key} {length}" for key, length in zip(named, lengths, strict=True))
         raise FormatError(f"{path}: its columns are of different lengths ({listed}); expected one length")
     return Table(tuple((array, (None,)) for array in arrays), lengths[0], named[0], f"{', '.join(named)} (named)"), ""
-
-
-def _find_sensor(archive: Archive) -> Sensor | None:
-    """Return the sensor size that the archive gives, or None if it gives none."""
-    size = archive.fact("sensor", "iu")
-    if not size:
-        height, width = archive.fact("height", "iu"), archive.fact("width", "iu")
-        if not (height and width):
-            return None
-        size = height + width
-    try:
-        return Sensor.of(size)
-    except FateError as error:
-        raise FormatError(f"{archive.path}: {error}; pass sensor=(height, width) instead") from None

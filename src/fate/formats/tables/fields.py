@@ -82,7 +82,7 @@ def given_order(columns: str) -> str:
 
 
 def recognise_order(name: object, sample: NDArray[Any], common: Sequence[str]) -> str:
-    """The order of the four columns, such as ``"xypt"``, by what they hold.
+    """Recognise the order of the four columns, such as ``"xypt"``, by what they hold.
 
     Polarity holds only 0 and 1, or only -1 and 1; x and y are whole and fit a sensor, x before y; time never
     decreases or is by far the largest. Where that leaves a choice (files of a few rows), the common orders come
@@ -130,7 +130,7 @@ def recognise_order(name: object, sample: NDArray[Any], common: Sequence[str]) -
 
 
 def whole_numbers(name: object, role: str, values: NDArray[Any], first_row: int) -> NDArray[Any]:
-    """A column as native integers; anything that is not a whole number is refused with its row."""
+    """Return a column as native integers; refuse anything that is not a whole number, with its row."""
     where = (name, role, first_row)
     if values.dtype.kind == "b":
         return values.astype(np.uint8)

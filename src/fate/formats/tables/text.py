@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +41,7 @@ ONE_SIDE = re.compile(r"\b(width|height)\b\W*(\d+)", re.IGNORECASE)
 
 
 SPACE, TAB, NEWLINE, RETURN = 32, 9, 10, 13
-COMMENT_MARKS = b"#%"
+COMMENT_MARKS = ("#", "%")
 HASH, PERCENT, PLUS, MINUS, DOT, ZERO = 35, 37, 43, 45, 46, 48
 NO_NUMBER, NOT_WHOLE, TOO_LARGE = 1, 2, 3
 MAX_INT64 = np.iinfo(np.int64).max
@@ -271,7 +273,13 @@ def open_text(file: ByteFile, options: Options) -> ByteSource:
     """Open a CSV or TXT file."""
     path, head = file.path, file.read(0, HEAD_BYTES)
     preamble = read_preamble(path, head)
-    rows = _first_rows(head[preamble.num_bytes :], preamble.delimiter, whole_file=len(head) >= file.size)
+    lines = head[preamble.num_bytes :].split(b"\n")
+    if len(head) < file.size and len(lines) > 1:
+        lines.pop()  # it may be cut
+    texts = (line.decode("utf-8", "replace").strip() for line in lines)
+    filled = (text for text in texts if text and not text.startswith(COMMENT_MARKS))
+    # a faulty row is refused later, when it is decoded
+    rows = [text.split(preamble.delimiter.strip() or None) for text in islice(filled, SAMPLE_ROWS)]
     columns, how = _columns(path, rows, preamble.names, options)
     unit = _unit(columns, rows, preamble.names, options)
     decoder = TextDecoder(
@@ -279,31 +287,18 @@ def open_text(file: ByteFile, options: Options) -> ByteSource:
     )
     notes = {"columns": f"{columns} ({how})", "time unit": unit.note}
     sensor = options.sensor or (sensor_of_sides(path, *preamble.size) if preamble.size else None)
-    ending = b"\n" if _lacks_newline(file, decoder.fresh(), preamble.num_bytes) else b""
-    return ByteSource(file, decoder, preamble.num_bytes, sensor, notes, ending)
-
-
-def _lacks_newline(file: ByteFile, decoder: TextDecoder, data_start: int) -> bool:
-    """Whether the last line is a whole row without a newline: one that can be read as a row is taken for whole.
-
-    Where time is written last and goes back there, the line was cut inside that number.
-    """
-    start = max(data_start, file.size - LAST_LINES_BYTES)
+    # A last line without a newline that can be read as a row is taken for whole; but if time is written last and goes
+    # back there, the line was cut inside that number.
+    start = max(preamble.num_bytes, file.size - LAST_LINES_BYTES)
     *others, last = file.read(start, file.size - start).split(b"\n")
-    times = _times_of_line(decoder, last)
-    if not last.strip() or times is None:
-        return False
-    before = _times_of_line(decoder, others[-1]) if len(others) > 1 else None
-    return not (decoder.columns.endswith("t") and times and before and times[-1] < before[-1])
-
-
-def _times_of_line(decoder: TextDecoder, line: bytes) -> list[int] | None:
-    """Return the time in a line, an empty list for a comment, or None if the line cannot be read."""
-    try:
-        times: list[int] = decoder.decode(line + b"\n")[0].t.tolist()
-        return times
-    except FormatError:
-        return None
+    is_whole = False
+    with suppress(FormatError):
+        times = decoder.fresh().decode(last + b"\n")[0].t.tolist()
+        is_whole = bool(last.strip())
+        if columns.endswith("t") and times and len(others) > 1:
+            before = decoder.fresh().decode(others[-1] + b"\n")[0].t.tolist()
+            is_whole = not before or times[-1] >= before[-1]
+    return ByteSource(file, decoder, preamble.num_bytes, sensor, notes, b"\n" if is_whole else b"")
 
 
 # ---- before the first row -----------------------------------------------------------------------------------
@@ -312,20 +307,25 @@ def _times_of_line(decoder: TextDecoder, line: bytes) -> list[int] | None:
 def read_preamble(path: Path, head: bytes) -> Preamble:
     """Find the comments, the size and the names at the start of ``head``."""
     position = len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
-    num_lines = 0
+    num_lines, delimiter = 0, ","
     comments: list[str] = []
+    names: list[str] = []
     size: Size | None = None
     while position < len(head):
         end = head.find(b"\n", position)
         after = len(head) if end < 0 else end + 1
         line = head[position:after].decode("utf-8", "replace").strip()
-        if line and line[0] not in COMMENT_MARKS.decode():
+        if line.startswith(COMMENT_MARKS):
+            comments.append(line[1:].strip())
+        elif line:
             cells, delimiter = split_cells(line)
-            names = _names_in_comments(comments, len(cells))
+            in_comments = [split_cells(comment)[0] for comment in reversed(comments)]
+            named = [words for words in in_comments if len(words) == len(cells) and find_roles(words) is not None]
             if len(cells) == 2 and cells[0].isdigit() and cells[1].isdigit() and not num_lines:
                 size = (cells[1], cells[0])
-            elif names or all(number(cell) is not None for cell in cells):
-                return Preamble(position, num_lines, size or _size_in_comments(comments), names, delimiter)
+            elif named or all(number(cell) is not None for cell in cells):
+                names = named[0] if named else []
+                break
             else:  # a row of names, which may carry the size, as in x@1280 and y@720
                 parts = [cell.partition("@") for cell in cells]
                 sizes = {name.strip().lower(): side for name, _, side in parts if side}
@@ -333,23 +333,13 @@ def read_preamble(path: Path, head: bytes) -> Preamble:
                     cells, size = [name for name, _, _ in parts], (sizes["y"], sizes["x"])
                 if find_roles(cells) is None:
                     raise FormatError(
-                        f"{path}: line {num_lines + 1}, {shown(head[position:after])}, is neither a row of numbers nor"
-                        " a row of names that has t, x, y and p"
+                        f"{path}: is a text file, and its line {num_lines + 1}, {shown(head[position:after])}, is"
+                        " neither a row of numbers nor a row of names that has t, x, y and p; give the recording itself"
                     )
-                return Preamble(after, num_lines + 1, size or _size_in_comments(comments), cells, delimiter)
-        elif line:
-            comments.append(line[1:].strip())
+                position, num_lines, names = after, num_lines + 1, cells
+                break
         position, num_lines = after, num_lines + 1
-    return Preamble(position, num_lines, size or _size_in_comments(comments), [], ",")
-
-
-def _names_in_comments(comments: list[str], num_columns: int) -> list[str]:
-    """Return the names in the last comment that has one word per column, t, x, y and p among them."""
-    for comment in reversed(comments):
-        words = split_cells(comment)[0]
-        if len(words) == num_columns and find_roles(words) is not None:
-            return words
-    return []
+    return Preamble(position, num_lines, size or _size_in_comments(comments), names, delimiter)
 
 
 def _size_in_comments(comments: list[str]) -> Size | None:
@@ -364,7 +354,7 @@ def _size_in_comments(comments: list[str]) -> Size | None:
 
 
 def split_cells(line: str) -> tuple[list[str], str]:
-    """The cells of a line, and the delimiter between them."""
+    """Return the cells of a line, and the delimiter between them."""
     for delimiter in (";", ","):
         if delimiter in line:
             return [cell.strip() for cell in line.split(delimiter)], delimiter
@@ -372,7 +362,7 @@ def split_cells(line: str) -> tuple[list[str], str]:
 
 
 def number(cell: str) -> float | None:
-    """The number in a cell, or None."""
+    """Return the number in a cell, or None."""
     try:
         return float(cell) if "_" not in cell else None
     except ValueError:
@@ -380,19 +370,6 @@ def number(cell: str) -> float | None:
 
 
 # ---- the first rows -------------------------------------------------------------------------------
-
-
-def _first_rows(head: bytes, delimiter: str, *, whole_file: bool) -> list[list[str]]:
-    """Return the cells of the first whole rows. A faulty row is refused later, when it is decoded."""
-    lines = head.split(b"\n")
-    rows: list[list[str]] = []
-    for line in lines if whole_file or len(lines) == 1 else lines[:-1]:
-        text = line.decode("utf-8", "replace").strip()
-        if text and text[0] not in COMMENT_MARKS.decode():
-            rows.append(text.split(None if delimiter == " " else delimiter))
-            if len(rows) == SAMPLE_ROWS:
-                break
-    return rows
 
 
 def _columns(path: Path, rows: list[list[str]], names: list[str], options: Options) -> tuple[str, str]:

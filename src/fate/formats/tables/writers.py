@@ -116,7 +116,7 @@ class CsvWriter(EventWriter):
 
 
 def _member(name: str) -> zipfile.ZipInfo:
-    """A member dated 1980, ZIP's earliest, so that the bytes do not depend on the clock."""
+    """Return a member dated 1980, ZIP's earliest, so that the bytes do not depend on the clock."""
     info = zipfile.ZipInfo(f"{name}.npy")
     info.external_attr = 0o644 << 16
     return info
@@ -139,7 +139,7 @@ def _digits(value: Any, text: Any, i: int) -> int:
 
 @compiled
 def _write_rows(t: Any, x: Any, y: Any, p: Any, text: Any) -> int:
-    """Rows as text; ``text`` has room for the longest. Returns the bytes written."""
+    """Write rows as text; ``text`` has room for the longest. Returns the number of bytes written."""
     i = 0
     for row in range(t.shape[0]):
         time = t[row]
