@@ -15,45 +15,24 @@ from fate.text import plural
 
 
 def densify(
-    model: str | None = Argument(None, metavar="MODEL", help=args.MODEL_HELP, autocompletion=args.complete_bundled),
-    dataset: str | None = Argument(None, metavar="DATASET", help=args.DATASET_HELP),
-    hz: list[str] | None = Option(
-        None,
-        metavar="RATES",
-        help="Rates of the labels in Hz; the default is 40 80 100 200, and for --check all rates of the labels.",
-    ),
-    out: str | None = Option(
-        None, metavar="DIR", help="Folder for the labels; labels that are already there are continued."
-    ),
-    check: str | None = Option(None, metavar="TRUTH", help="Compare labels with the boxes of this dataset."),
-    labels: str | None = Option(None, metavar="DIR", help="Folder of the labels to check."),
-    split: str | None = Option(
-        None, help="Split of the dataset: train, val, test or all; the default is train if there is one."
-    ),
+    model: str | None = Argument(None, autocompletion=args.complete_bundled),
+    dataset: str | None = Argument(None),
+    hz: list[str] | None = None,
+    out: str | None = None,
+    check: str | None = None,
+    labels: str | None = None,
+    split: str | None = None,
     shard: args.Shard = "1/1",
-    track_score: float = Option(0.3, help="Lowest score of a detection that the tracker uses."),
-    output_threshold: list[str] | None = Option(
-        None,
-        metavar="CLASS=SCORE",
-        help="Lowest score of a label of this class; the default is car=0.6, pedestrian=0.3, others 0.5.",
-    ),
-    without_truth: bool = Option(False, "--without-truth", help="Do not use the existing labels to guide the tracks."),
-    as_detected: bool = Option(
-        False,
-        "--as-detected",
-        help="Keep boxes as they were detected: no smoothing along tracks, no correction towards existing labels.",
-    ),
-    as_paper: bool = Option(
-        False,
-        "--as-paper",
-        help="Make labels exactly as the paper describes: detections are filtered by class before tracking, and the"
-        " labels are neither guided nor smoothed. Only --output-threshold goes with it.",
-    ),
+    track_score: float = 0.3,
+    output_threshold: list[str] | None = None,
+    without_truth: bool = False,
+    as_detected: bool = False,
+    as_paper: bool = False,
     device: Device = "auto",
-    batch: int = Option(64, min=1, help="About how many windows are detected at the same time."),
+    batch: int = Option(64, min=1),
     workers: args.Workers = 0,
-    json_file: args.JsonAndPicture = None,
-    kind: args.Kind = None,
+    json_file: str | None = None,
+    kind: str | None = None,
     sensor: args.Sensor = None,
 ) -> None:
     if check is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
@@ -21,41 +21,26 @@ from fate.whole_files import find_target, is_standard_output
 
 
 def detect(
-    files: list[str] = Argument(..., metavar="FILE", help="Recordings of any supported format, or one live source."),
-    hz: float = Option(200.0, min=1, max=1000, help="Detection rate: windows per second, 1 to 1000."),
+    files: list[str],
+    hz: float = Option(200.0, min=1, max=1000),
     window: args.Window = None,
     model: args.Model = "fate-s-tiny",
-    save: str | None = Option(None, metavar="OUT.mp4", help="Write a video with the boxes."),
-    report: str | None = Option(
-        None, metavar="OUT.html", help="Write a page with the video, event rate, boxes and latency."
-    ),
-    json_file: str | None = Option(
-        None, "--json", metavar="FILE", help="Write all frames and the summary as JSON; - is standard output."
-    ),
-    jsonl_file: str | None = Option(
-        None, "--jsonl", metavar="FILE", help="Write one JSON line per window at once; - is standard output."
-    ),
-    csv_file: str | None = Option(
-        None, "--csv", metavar="FILE", help="Write one row per box as CSV; - is standard output."
-    ),
-    coco_file: str | None = Option(
-        None, "--coco", metavar="FILE", help="Write COCO JSON with the time of each frame; - is standard output."
-    ),
-    realtime: bool = Option(False, "--realtime", help="Play a file at its own speed, like a live source."),
-    track: bool = Option(False, "--track", help="Track objects and give each a number."),
-    threshold: args.Threshold = 0.4,
-    max_overlap: args.MaxOverlap = 0.45,
-    acc: Any = Option(
-        "50ms",
-        metavar="TIME",
-        parser=args.parse_duration,
-        help="Time span of the events drawn in each video frame, such as 50ms.",
-    ),
-    fps: float = Option(25.0, min=1, max=240, help="Frames per second of the video."),
-    slow: float = Option(1.0, min=0.01, max=10_000, help="How many times slower than the recording the video runs."),
-    palette: str = Option("dark", help="Colours of the video: dark, light, gray, coolwarm, cvd or red-blue."),
-    start: args.Start = None,
-    end: args.End = None,
+    save: str | None = None,
+    report: str | None = None,
+    json_file: str | None = None,
+    jsonl_file: str | None = None,
+    csv_file: str | None = None,
+    coco_file: str | None = None,
+    realtime: bool = False,
+    track: bool = False,
+    threshold: args.Share = 0.4,
+    max_overlap: args.Share = 0.45,
+    acc: Any = Option("50ms", parser=args.parse_duration),
+    fps: float = Option(25.0, min=1, max=240),
+    slow: float = Option(1.0, min=0.01, max=10_000),
+    palette: str = "dark",
+    start: args.Time = None,
+    end: args.Time = None,
     device: Device = "auto",
     **reading: Unpack[args.Reading],
 ) -> None:
