@@ -29,7 +29,7 @@ def study(
     dry_run: bool = False,
     list_all: bool = False,
 ) -> None:
-    from fate.workflows.studies.declared import check_request, list_studies
+    from fate.workflows.studies.declared import StudyOptions, list_studies
 
     if list_all:
         print(list_studies())
@@ -37,8 +37,12 @@ def study(
     with args.bad_usage():
         if name is None:
             raise FateError("STUDY is missing; give the name of a study, such as smoke; --list prints all")
-        check_request(name, scale, seeds, seed or (), row or (), jobs)
-        given = dict(_parse_weights(text) for text in weights or ())
+        chosen: dict[str, Any] = {
+            "scale": scale, "seeds": seeds, "only": seed or (), "rows": row or (), "settings": setting or (),
+            "weights": dict(map(_parse_weights, weights or ())), "score": score, "device": device,
+            "workers": workers, "jobs": jobs,
+        }  # fmt: skip
+        StudyOptions(name, **chosen)
         if dataset is None and name != "smoke":
             raise FateError(f"{name} needs --dataset: a folder, or sim for simulated drives")
     args.check_inputs(None if dataset in ("sim", "smoke") else dataset)
@@ -46,15 +50,10 @@ def study(
     from fate.workflows.studies.study import plan_study
     from fate.workflows.studies.study import study as run
 
-    chosen: dict[str, Any] = {"scale": scale, "seeds": seeds, "only": seed or (), "rows": row or ()}
-    chosen |= {"settings": setting or (), "weights": given, "score": score}
     if dry_run:
         print(plan_study(name, dataset, out, **chosen))
         return
-    result = run(
-        name, dataset, out, device=device, workers=workers, jobs=jobs,
-        progress=lambda done, total=1.0, text="", part="", /: note(text), **chosen,
-    )  # fmt: skip
+    result = run(name, dataset, out, progress=lambda done, total=1.0, text="", part="", /: note(text), **chosen)
     print(f"\n{result.text()}\nwritten: {out / name}.md, .csv, .json")
 
 
