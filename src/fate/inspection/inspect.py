@@ -229,7 +229,7 @@ class Inspection:
         if self.verdict:
             parts += ["", self.verdict]
         if self.classes:
-            cells = [each.cells() for each in self.classes]
+            cells = [each.cells for each in self.classes]
             real = references.REAL_BOXES if self.is_compared else ()
             parts += ["", _table(references.BOX_COLUMNS, [*cells, *real])]
             if self.motion_source:

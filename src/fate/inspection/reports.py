@@ -195,6 +195,7 @@ class ClassBoxes:
     speed: NDArray[np.float32]  #: [V] px/s
     life_s: NDArray[np.float32]  #: [K]
 
+    @property
     def cells(self) -> tuple[str, ...]:
         """The row of this class in a table with the columns :data:`fate.inspection.references.BOX_COLUMNS`."""
         wide = self.size[self.size[:, 1] > 0]

@@ -30,37 +30,26 @@ Reports = Sequence[RecordingReport]
 def write_inspection_page(found: Inspection, path: str | os.PathLike[str]) -> None:
     """Write a page with plots and pictures, in one HTML file; recordings are opened again for sample frames."""
     colours = {"in": "good", "out": "bad"}  # of figures in and out of the accepted range
-    classes, faults = found.classes, found.faults
     write_page(
         path,
         "inspection.html",
         title=found.dataset,
         lead=found.lead,
-        verdict=_sentence(found.verdict),
+        found=found,
         sample_ms=LOOK_BACK_US // 1000,
         samples=sample_frames(found.reports),
-        header=found.header,
         rows=[(*row[:-1], (row[-1], colours[row[-1]]) if row[-1] in colours else row[-1]) for row in found.rows()],
         event_plots=plot_events(found.reports, found.is_gen1_like),
         box_columns=references.BOX_COLUMNS,
-        boxes=[*(each.cells() for each in classes), *references.REAL_BOXES] if classes else [],
-        box_plots=plot_boxes(classes) if classes else [],
-        motion_source=_sentence(found.motion_source),
-        faults=[
-            (each.kind, (each.text(), "bad" if each.number and "standing" not in each.kind else ""), meaning)
-            for each, meaning in zip(faults, FAULTS.values(), strict=True)
-        ],
-        worst=[f"{each.kind}: {each.worst}" for each in faults if each.worst],
-        files=_sentence(found.file_summary),
-        flags=found.flags,
-        remarks=found.remarks,
+        real_boxes=references.REAL_BOXES,
         meanings=[(row.title.strip(), row.meaning) for row in references.ROWS],
         recordings=[_recording_row(report) for report in found.reports],
+        box_plots=plot_boxes(found.classes) if found.classes else [],
+        faults=[
+            (each.kind, (each.text(), "bad" if each.number and "standing" not in each.kind else ""), FAULTS[each.kind])
+            for each in found.faults
+        ],
     )
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _recording_row(report: RecordingReport) -> tuple[str, ...]:
