@@ -61,7 +61,14 @@ def detect(
             )
         _check_names(files, outputs)
         if live or realtime:
-            _check_live(files, "--save" if save else "--report" if report else None)
+            if len(files) > 1:
+                raise FateError(f"{len(files)} sources were given; a live run takes one, so start a command for each")
+            if save or report:
+                raise FateError(
+                    f"{'--save' if save else '--report'} was given for a live run, which has no end to draw up to; take"
+                    " its boxes with --jsonl, --csv or --json, or keep its events in a file (camera-program | tee"
+                    " drive.raw | fate detect -) and run fate detect on that"
+                )
         if live:
             given = {"start": start, "end": end, **reading}
             for_files = [name for name, value in given.items() if value and name not in ("sensor", "format")]
@@ -116,10 +123,11 @@ def _files(
                 from fate.workflows.detect import Look
                 from fate.workflows.detect import detect as run
 
+                paths: Any = {option.removeprefix("--"): path for option, path in named.items()}
                 with args.progress_bar() as progress:
                     done = run(
                         recording, detector, progress=progress, start_us=first, end_us=last, look=Look(**look),
-                        **asked, **_keywords(named),
+                        **asked, **paths,
                     )  # fmt: skip
         except KeyboardInterrupt:
             given = {option: path for option, path in named.items() if path is not None}
@@ -167,13 +175,9 @@ def _live(
                 boxes = plural(len(frame.boxes), "box", "boxes")
                 progress(0, None, f"{frame.t_us / 1e6:.2f} s, {boxes}, {frame.total_ms:.1f} ms", "live")
 
-        done = detect_live(source, detector, name=file, on_frame=show, **_keywords(outputs), **asked)
+        paths: Any = {option.removeprefix("--"): path for option, path in outputs.items()}
+        done = detect_live(source, detector, name=file, on_frame=show, **paths, **asked)
     _print_summary(done, outputs)
-
-
-def _keywords(outputs: dict[str, str | None]) -> dict[str, Any]:
-    """Files by option as keyword arguments of ``detect`` and ``detect_live``."""
-    return {option.removeprefix("--"): file for option, file in outputs.items()}
 
 
 def _print_summary(done: Any, outputs: dict[str, str | None]) -> None:
@@ -201,18 +205,6 @@ def _check_names(files: list[str], outputs: dict[str, str | None]) -> None:
             name = _named(value, file, files)
             if name is not None and name != value and taken.setdefault(name, file) != file:
                 raise FateError(f"{taken[name]} and {file} would both be written to {name}; detect them one by one")
-
-
-def _check_live(files: list[str], drawn: str | None) -> None:
-    """Refuse several live sources, and options that draw a picture of the whole recording."""
-    if len(files) > 1:
-        raise FateError(f"{len(files)} sources were given; a live run takes one, so start a command for each")
-    if drawn is not None:
-        raise FateError(
-            f"{drawn} was given for a live run, which has no end to draw up to; take its boxes with --jsonl, --csv or"
-            " --json, or keep its events in a file (camera-program | tee drive.raw | fate detect -) and run fate detect"
-            " on that"
-        )
 
 
 def _named(output: str | None, file: str, files: list[str]) -> str | None:

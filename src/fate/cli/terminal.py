@@ -111,9 +111,7 @@ def finish_output() -> str:
     try:
         sys.stdout.flush()
     except OSError as error:
-        handle = os.open(
-            os.devnull, os.O_WRONLY
-        )  # takes the text that is left, or Python complains about it at its end
+        handle = os.open(os.devnull, os.O_WRONLY)  # takes the rest of the text, or Python complains at its end
         os.dup2(handle, 1)
         os.close(handle)
         failure = output_failure(error)

@@ -17,7 +17,7 @@ from fate.data.opening import path_of
 from fate.errors import FateError
 from fate.events.events import GEN1_SENSOR, MPX_SENSOR
 from fate.inspection import references
-from fate.inspection.label_statistics import FAULTS, Fault
+from fate.inspection.label_statistics import FAULTS
 from fate.inspection.references import UNKNOWN, Row
 from fate.inspection.reports import ClassBoxes, RecordingReport, boxes_by_class, find_subjects, report_on
 from fate.progress import Progress, ignore, scale
@@ -135,8 +135,16 @@ class Inspection:
                 sum(each[kind] for each in (getattr(labels, name) for _, labels in labelled))
                 for name in ("counts", "checked")
             )
-            worst = max(listed, key=lambda pair: pair[1].area, default=None)
-            counts.append(FaultCount(kind, number, checked, "" if worst is None else _describe_fault(*worst)))
+            worst = ""
+            if listed:
+                report, fault = max(listed, key=lambda pair: pair[1].area)
+                x1, y1, x2, y2 = fault.box
+                name = report.class_name(fault.class_id) + (
+                    f" of track {fault.track_id}" if fault.track_id >= 0 else ""
+                )
+                where = f"{x2 - x1:.0f}×{y2 - y1:.0f} px at x {x1:.0f}, y {y1:.0f}"
+                worst = f"worst: {report.entry.name} at {fault.t_us / 1e6:.3f} s, {name}, {where}"
+            counts.append(FaultCount(kind, number, checked, worst))
         return counts
 
     def rows(self) -> list[tuple[str, ...]]:
@@ -314,15 +322,6 @@ def inspect(
         raise FateError(f"no recording can be read; {unreadable[0]}{more}")
     num_files = None if listing is None else len(listing.files)
     return Inspection(str(dataset), split, tuple(reports), tuple(unreadable), num_files, flags)
-
-
-def _describe_fault(report: RecordingReport, fault: Fault) -> str:
-    x1, y1, x2, y2 = fault.box
-    name = report.class_name(fault.class_id) + (f" of track {fault.track_id}" if fault.track_id >= 0 else "")
-    return (
-        f"worst: {report.entry.name} at {fault.t_us / 1e6:.3f} s, {name},"
-        f" {x2 - x1:.0f}×{y2 - y1:.0f} px at x {x1:.0f}, y {y1:.0f}"
-    )
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:

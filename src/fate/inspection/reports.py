@@ -151,7 +151,14 @@ def report_on(subject: Subject, *, windows: int, progress: Progress) -> Recordin
     with subject.open() as recording:
         events = event_statistics(recording, windows=windows, progress=scale(progress, 0.0, 0.7))
         notes: list[str] = []
-        labels, truth = (_read_boxes(subject, is_truth, recording.sensor, notes) for is_truth in (False, True))
+        tables: list[Labels | None] = []
+        for is_truth, name in ((False, "labels"), (True, "exact boxes")):
+            try:
+                tables.append(subject.read_boxes(is_truth, recording.sensor))
+            except FateError as error:  # events are reported in any case
+                notes.append(f"{name} not read: {error}")
+                tables.append(None)
+        labels, truth = tables
         boxes = truth if labels is None else labels
         if boxes is None:
             progress(1.0)
@@ -165,15 +172,6 @@ def report_on(subject: Subject, *, windows: int, progress: Progress) -> Recordin
         notes += _unknown_classes(subject, boxes)
         notes += [f"{subject.entry.name}: {note}" for note in find_mismatches(recording, boxes, truth)]
         return RecordingReport(subject, recording.format, events, measured, classes, tuple(notes), boxes)
-
-
-def _read_boxes(subject: Subject, is_truth: bool, sensor: Sensor, notes: list[str]) -> Labels | None:
-    """Read a label file; an error becomes a note, because events are reported in any case."""
-    try:
-        return subject.read_boxes(is_truth, sensor)
-    except FateError as error:
-        notes.append(f"{'exact boxes' if is_truth else 'labels'} not read: {error}")
-        return None
 
 
 def _unknown_classes(subject: Subject, labels: Labels) -> list[str]:

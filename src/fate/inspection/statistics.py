@@ -168,7 +168,15 @@ def pillar_statistics(recording: Recording, starts: list[int], length_us: int) -
         columns = (events.t_us - (start - BURST_US), events.x, events.y, events.p)
         active[index] = _count_pillars(*columns, first, last, counts, histograms, lost, events_seen)
     beyond = np.maximum(active - MAX_PILLARS, 0)
-    raw, merged = (_occupancy(*each) for each in zip(histograms, events_seen.tolist(), lost.tolist(), strict=True))
+    raw, merged = (
+        Occupancy(
+            *(_quantile(histogram, share) for share in (0.50, 0.90, 0.99)),
+            above_share=float(histogram[MAX_EVENTS + 1 :].sum()) / max(1, int(histogram.sum())),
+            lost_share=int(lost[kind]) / max(1, int(events_seen[kind])),
+            histogram=histogram,
+        )
+        for kind, histogram in enumerate(histograms)
+    )
     return PillarStatistics(
         window_us=length_us,
         num_windows=len(starts),
@@ -179,18 +187,6 @@ def pillar_statistics(recording: Recording, starts: list[int], length_us: int) -
         pillars_lost_share=float(beyond.sum()) / max(1, int(active.sum())),
         raw=raw,
         merged=merged,
-    )
-
-
-def _occupancy(histogram: NDArray[np.int64], events: int, lost: int) -> Occupancy:
-    pillars = max(1, int(histogram.sum()))
-    return Occupancy(
-        p50=_quantile(histogram, 0.50),
-        p90=_quantile(histogram, 0.90),
-        p99=_quantile(histogram, 0.99),
-        above_share=float(histogram[MAX_EVENTS + 1 :].sum()) / pillars,
-        lost_share=lost / max(1, events),
-        histogram=histogram,
     )
 
 

@@ -30,6 +30,8 @@ Reports = Sequence[RecordingReport]
 def write_inspection_page(found: Inspection, path: str | os.PathLike[str]) -> None:
     """Write a page with plots and pictures, in one HTML file; recordings are opened again for sample frames."""
     colours = {"in": "good", "out": "bad"}  # of figures in and out of the accepted range
+    shown = [found.reports[index] for index in _evenly(len(found.reports), SAMPLES)]
+    classes = found.classes[: len(PLOT_COLOURS)]
     write_page(
         path,
         "inspection.html",
@@ -37,14 +39,27 @@ def write_inspection_page(found: Inspection, path: str | os.PathLike[str]) -> No
         lead=found.lead,
         found=found,
         sample_ms=LOOK_BACK_US // 1000,
-        samples=sample_frames(found.reports),
+        samples=[frame for report in shown for frame in _frames(report, max(1, SAMPLES // len(shown)))],
         rows=[(*row[:-1], (row[-1], colours[row[-1]]) if row[-1] in colours else row[-1]) for row in found.rows()],
-        event_plots=plot_events(found.reports, found.is_gen1_like),
+        event_plots=[
+            (_draw(_plot_rate, found.reports, found.is_gen1_like), "Event rate of each recording."),
+            (
+                _draw(_plot_occupancy, found.reports, found.is_gen1_like),
+                "Pillars of 2 × 2 pixels with events, by window length.",
+            ),
+            (_draw(_plot_pillar, found.reports), "How full active pillars are; the dashed line is N = 32."),
+            (_draw(_plot_seconds, found.reports), "Event rate over time."),
+        ],
         box_columns=references.BOX_COLUMNS,
         real_boxes=references.REAL_BOXES,
         meanings=[(row.title.strip(), row.meaning) for row in references.ROWS],
         recordings=[_recording_row(report) for report in found.reports],
-        box_plots=plot_boxes(found.classes) if found.classes else [],
+        box_plots=[
+            (_draw(_plot_size, classes), "Sizes of boxes."),
+            (_draw(_plot_speed, classes), "Speeds of box centres along tracks."),
+        ]
+        if classes
+        else [],
         faults=[
             (each.kind, (each.text(), "bad" if each.number and "standing" not in each.kind else ""), FAULTS[each.kind])
             for each in found.faults
@@ -64,12 +79,6 @@ def _recording_row(report: RecordingReport) -> tuple[str, ...]:
         f"{100 * events.pillars[5000].active_share:.1f} %",
         UNKNOWN if report.labels is None else str(report.labels.num_boxes),
     )
-
-
-def sample_frames(reports: Reports) -> list[Picture]:
-    """One frame of each of several recordings, or several of a single one; recordings are opened again."""
-    chosen = [reports[index] for index in _evenly(len(reports), SAMPLES)]
-    return [frame for report in chosen for frame in _frames(report, max(1, SAMPLES // len(chosen)))]
 
 
 def _frames(report: RecordingReport, count: int) -> list[Picture]:
@@ -100,28 +109,6 @@ def _evenly(length: int, count: int) -> list[int]:
     """At most ``count`` indices, each in the middle of its share of ``length``."""
     count = min(length, count)
     return [length * (2 * index + 1) // (2 * count) for index in range(count)]
-
-
-def plot_events(reports: Reports, is_gen1_like: bool) -> list[Picture]:
-    """Plots of events, with the accepted ranges for Gen1-like data."""
-    return [
-        (_draw(_plot_rate, reports, is_gen1_like), "Event rate of each recording."),
-        (
-            _draw(_plot_occupancy, reports, is_gen1_like),
-            "Pillars of 2 × 2 pixels with events, by window length.",
-        ),
-        (_draw(_plot_pillar, reports), "How full active pillars are; the dashed line is N = 32."),
-        (_draw(_plot_seconds, reports), "Event rate over time."),
-    ]
-
-
-def plot_boxes(classes: Sequence[ClassBoxes]) -> list[Picture]:
-    """Plots of the boxes by class."""
-    shown = classes[: len(PLOT_COLOURS)]
-    return [
-        (_draw(_plot_size, shown), "Sizes of boxes."),
-        (_draw(_plot_speed, shown), "Speeds of box centres along tracks."),
-    ]
 
 
 def _plot_rate(axes: Any, reports: Reports, is_gen1_like: bool) -> None:
