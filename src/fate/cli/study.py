@@ -37,9 +37,16 @@ def study(
     with args.bad_usage():
         if name is None:
             raise FateError("STUDY is missing; give the name of a study, such as smoke; --list prints all")
+        given = [text.partition("=") for text in weights or ()]
+        for config, equals, file in given:
+            if not (config and equals and file):
+                raise FateError(
+                    f"--weights {config}{equals}{file} was given; expected CONFIG=FILE, such as"
+                    " rvt-b=rvt-b-gen1.safetensors"
+                )
         chosen: dict[str, Any] = {
             "scale": scale, "seeds": seeds, "only": seed or (), "rows": row or (), "settings": setting or (),
-            "weights": dict(map(_parse_weights, weights or ())), "score": score, "device": device,
+            "weights": {config: file for config, _, file in given}, "score": score, "device": device,
             "workers": workers, "jobs": jobs,
         }  # fmt: skip
         StudyOptions(name, **chosen)
@@ -55,11 +62,3 @@ def study(
         return
     result = run(name, dataset, out, progress=lambda done, total=1.0, text="", part="", /: note(text), **chosen)
     print(f"\n{result.text()}\nwritten: {out / name}.md, .csv, .json")
-
-
-def _parse_weights(text: str) -> tuple[str, str]:
-    """``"rvt-b=FILE"`` → ``("rvt-b", "FILE")``."""
-    name, equals, file = text.partition("=")
-    if not (name and equals and file):
-        raise FateError(f"--weights {text} was given; expected CONFIG=FILE, such as rvt-b=rvt-b-gen1.safetensors")
-    return name, file

@@ -13,6 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -177,7 +178,14 @@ class _Run:
         self.findings += [
             Finding("missing", f"{name}: was there before and is missing now", self.old[name].split) for name in gone
         ]
-        states = {paths.name: file_states(self.root, recording_files(paths, self.kind)) for paths in recordings}
+        states: dict[str, dict[str, FileState]] = {}
+        for paths in recordings:
+            files = states[paths.name] = {}
+            for path in recording_files(paths, self.kind):
+                with suppress(OSError):  # deleted since it was listed: the examination reports it
+                    found = path.stat()
+                    state = FileState(bytes=found.st_size, mtime_ns=found.st_mtime_ns)
+                    files[path.relative_to(self.root).as_posix()] = state
         sizes = {name: sum(state.bytes for state in files.values()) for name, files in states.items()}
         total, finished, saved = sum(sizes.values()), 0, time.monotonic()
         with ThreadPoolExecutor(threads) as pool:
@@ -421,15 +429,3 @@ def recording_files(paths: RecordingPaths, kind: str) -> list[Path]:
     elif labels is not None:
         others.append(labels.with_name(f"{labels.stem}_times.npy"))
     return [paths.events, *(path for path in others if path and path.is_file())]
-
-
-def file_states(root: Path, files: Sequence[Path]) -> dict[str, FileState]:
-    """Size and time of change of each file, by its path inside the dataset; the hash is filled in later."""
-    states = {}
-    for path in files:
-        try:
-            state = path.stat()
-        except OSError:
-            continue  # deleted since it was listed: the examination reports it
-        states[path.relative_to(root).as_posix()] = FileState(bytes=state.st_size, mtime_ns=state.st_mtime_ns)
-    return states

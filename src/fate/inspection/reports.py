@@ -169,19 +169,14 @@ def report_on(subject: Subject, *, windows: int, progress: Progress) -> Recordin
         kind = public_kind(recording.sensor)
         if not classes and kind and boxes.class_id.max(initial=-1) < len(PUBLIC[kind].ids):
             classes = tuple(PUBLIC[kind].ids)
-        notes += _unknown_classes(subject, boxes)
+        if subject.class_map is not None and boxes.classes is not None:  # training would not see the other classes
+            known = len(subject.class_map.names)
+            others = Counter(boxes.classes[number] for number in boxes.class_id.tolist() if number >= known)
+            listed = ", ".join(f"{name} ({count})" for name, count in others.items())
+            if others:
+                notes.append(f"{subject.entry.name}: boxes of classes that the dataset does not name: {listed}")
         notes += [f"{subject.entry.name}: {note}" for note in find_mismatches(recording, boxes, truth)]
         return RecordingReport(subject, recording.format, events, measured, classes, tuple(notes), boxes)
-
-
-def _unknown_classes(subject: Subject, labels: Labels) -> list[str]:
-    """A note on boxes of classes that the dataset does not have, which training would not see."""
-    if subject.class_map is None or labels.classes is None:
-        return []
-    known = len(subject.class_map.names)
-    counts = Counter(labels.classes[number] for number in labels.class_id.tolist() if number >= known)
-    listed = ", ".join(f"{name} ({count})" for name, count in counts.items())
-    return [f"{subject.entry.name}: boxes of classes that the dataset does not name: {listed}"] if counts else []
 
 
 @dataclass(frozen=True)

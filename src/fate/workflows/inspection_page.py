@@ -6,7 +6,7 @@ A picture is the address of its data, with a caption.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from fate.inspection.references import UNKNOWN
 from fate.inspection.reports import ClassBoxes, RecordingReport
 from fate.inspection.statistics import MAX_EVENTS
 from fate.view.drawing import draw_boxes, draw_events, enlargement
-from fate.view.page import PLOT_COLOURS, PLOT_INK, log_axis, picture_address, plot, plot_address, write_page
+from fate.view.page import PLOT_COLOURS, PLOT_INK, draw_plot, log_axis, picture_address, write_page
 
 SAMPLES = 6  # pictures on the page
 
@@ -42,21 +42,21 @@ def write_inspection_page(found: Inspection, path: str | os.PathLike[str]) -> No
         samples=[frame for report in shown for frame in _frames(report, max(1, SAMPLES // len(shown)))],
         rows=[(*row[:-1], (row[-1], colours[row[-1]]) if row[-1] in colours else row[-1]) for row in found.rows()],
         event_plots=[
-            (_draw(_plot_rate, found.reports, found.is_gen1_like), "Event rate of each recording."),
+            (draw_plot(_plot_rate, found.reports, found.is_gen1_like), "Event rate of each recording."),
             (
-                _draw(_plot_occupancy, found.reports, found.is_gen1_like),
+                draw_plot(_plot_occupancy, found.reports, found.is_gen1_like),
                 "Pillars of 2 × 2 pixels with events, by window length.",
             ),
-            (_draw(_plot_pillar, found.reports), "How full active pillars are; the dashed line is N = 32."),
-            (_draw(_plot_seconds, found.reports), "Event rate over time."),
+            (draw_plot(_plot_pillar, found.reports), "How full active pillars are; the dashed line is N = 32."),
+            (draw_plot(_plot_seconds, found.reports), "Event rate over time."),
         ],
         box_columns=references.BOX_COLUMNS,
         real_boxes=references.REAL_BOXES,
         meanings=[(row.title.strip(), row.meaning) for row in references.ROWS],
         recordings=[_recording_row(report) for report in found.reports],
         box_plots=[
-            (_draw(_plot_size, classes), "Sizes of boxes."),
-            (_draw(_plot_speed, classes), "Speeds of box centres along tracks."),
+            (draw_plot(_plot_size, classes), "Sizes of boxes."),
+            (draw_plot(_plot_speed, classes), "Speeds of box centres along tracks."),
         ]
         if classes
         else [],
@@ -186,12 +186,3 @@ def _plot_speed(axes: Any, classes: Sequence[ClassBoxes]) -> None:
             axes.hist(speed, bins, weights=weights, histtype="step", linewidth=1.4, label=each.name)
     axes.set(xlabel="px/s (slower than 1 counts as 1)", ylabel="% of the class")
     log_axis(axes.xaxis, (1,))
-
-
-def _draw(draw: Callable[..., None], *arguments: object) -> str:
-    """Let a function draw into new axes, with a legend if anything has a name; returns the address of the plot."""
-    figure, axes = plot()
-    draw(axes, *arguments)
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(fontsize=7, frameon=False, labelcolor=PLOT_INK)
-    return plot_address(figure)
