@@ -77,7 +77,7 @@ def running(place: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent in another way there")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_ends_a_live_run_with_every_file_complete(
     running: subprocess.Popen[bytes], tmp_path: Path, number: signal.Signals
 ) -> None:
