@@ -269,7 +269,16 @@ class Inspection:
             "motion_source": self.motion_source,
             "files_compared": self.files_compared,
             "flags": list(self.flags),
-            "recordings": [_report_dict(report) for report in self.reports],
+            "recordings": [
+                {
+                    "name": report.entry.name,
+                    "split": report.entry.split,
+                    "format": report.format,
+                    "events": _to_plain(report.events),
+                    "labels": report.labels and report.labels.to_dict(),
+                }
+                for report in self.reports
+            ],
             "notes": self.remarks,
         }
 
@@ -328,26 +337,6 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) 
     """A table with a line under its header; the first ``left`` columns are aligned to the left."""
     top, *lines = format_table([header, *rows], range(left)).split("\n")
     return "\n".join([top, "─" * max(map(len, [top, *lines])), *lines])
-
-
-def _report_dict(report: RecordingReport) -> dict[str, Any]:
-    labels = report.labels
-    return {
-        "name": report.entry.name,
-        "split": report.entry.split,
-        "format": report.format,
-        "events": _to_plain(report.events),
-        "labels": labels
-        and {
-            "num_boxes": labels.num_boxes,
-            "num_times": labels.num_times,
-            "rate_hz": labels.rate_hz,
-            "truth_hz": labels.truth_hz,
-            "faults": labels.counts,
-            "checked": labels.checked,
-            "worst": [vars(fault) for fault in labels.faults],
-        },
-    }
 
 
 def _to_plain(value: Any) -> Any:

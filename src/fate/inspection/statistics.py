@@ -170,7 +170,9 @@ def pillar_statistics(recording: Recording, starts: list[int], length_us: int) -
     beyond = np.maximum(active - MAX_PILLARS, 0)
     raw, merged = (
         Occupancy(
-            *(_quantile(histogram, share) for share in (0.50, 0.90, 0.99)),
+            p50=_quantile(histogram, 0.50),
+            p90=_quantile(histogram, 0.90),
+            p99=_quantile(histogram, 0.99),
             above_share=float(histogram[MAX_EVENTS + 1 :].sum()) / max(1, int(histogram.sum())),
             lost_share=int(lost[kind]) / max(1, int(events_seen[kind])),
             histogram=histogram,

@@ -94,10 +94,10 @@ def draw_plot(draw: Callable[..., None], *arguments: Any) -> str:
     from matplotlib import rc_context  # noqa: PLC0415
 
     names = ("axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color", "grid.color")
-    colours: dict[str, Any] = dict.fromkeys(names, PLOT_INK)
-    sizes = {"xtick.labelsize": 8, "ytick.labelsize": 8, "axes.labelsize": 9, "axes.titlesize": 9}
-    frame = {"axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "axes.facecolor": "none"}
-    with rc_context(colours | sizes | frame):
+    style: Any = dict.fromkeys(names, PLOT_INK)
+    style |= {"xtick.labelsize": 8, "ytick.labelsize": 8, "axes.labelsize": 9, "axes.titlesize": 9}
+    style |= {"axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "axes.facecolor": "none"}
+    with rc_context(style):
         figure = new_figure(4.6, 2.9)
         axes = figure.add_subplot()
         axes.set_prop_cycle(color=PLOT_COLOURS)
