@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 import typer
 from typer import Option
 
-from fate.cli.terminal import VERBOSITY, note, on_terminal, with_options
+from fate.cli.terminal import VERBOSITY, note, with_options
 from fate.errors import FateError, FateWarning
 from fate.progress import Progress
 from fate.text import duration
@@ -210,7 +210,7 @@ def check_outputs(
         sources: files that are read, and folders whose files are all read; no output may replace them.
         datasets: datasets that are read; outputs may replace earlier reports in them, but no other files.
         binary: options whose files are not text, and cannot go to standard output.
-        seeks: of those, options whose files cannot be written into a device or a pipe.
+        seeks: options whose writers go back in the file, so that it cannot be a device or a pipe.
     """
     taken: dict[str, str] = {}
     for option, file in outputs.items():
@@ -343,7 +343,7 @@ def progress_bar(label: str = "", *, steps: bool = False) -> Iterator[Progress |
     if VERBOSITY.quiet:
         yield None
         return
-    if not on_terminal():
+    if not sys.stderr.isatty():
 
         def print_step(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
             print(f"step {done} of {total}: {text}", flush=True)

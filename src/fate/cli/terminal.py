@@ -52,11 +52,6 @@ def note(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def on_terminal() -> bool:
-    """Whether standard error is a terminal, so that a progress bar can be drawn on it."""
-    return sys.stderr is not None and sys.stderr.isatty()
-
-
 class _NeverFails:
     """Standard error whose writes cannot fail: what a full disk or a closed pipe refuses is lost."""
 

@@ -82,7 +82,7 @@ class LabelStatistics:
     checked: dict[str, int]  #: how many boxes or tracks each kind of fault was looked for in
     counts: dict[str, int]  #: faults found, by kind
     faults: tuple[Fault, ...]  #: the largest box of each kind first, at most ten of a kind
-    truth_hz: float | None = None  #: rate of the exact boxes that speeds, lives and faults are of; None: of the labels
+    truth_hz: float | None = None  #: rate of the exact boxes, if speeds, lives and faults come from these
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, without the arrays."""
@@ -103,7 +103,7 @@ def label_statistics(
 
     Args:
         recording: open, with at least one event.
-        labels: those that belong to it.
+        labels: boxes of the recording.
         truth: exact boxes of the same objects at many more times, for speeds, lives and faults.
         frames: number of labelled times, evenly spread, at which boxes are compared with events.
         progress: called with the share that is done.

@@ -42,7 +42,7 @@ class Subject:
 
     entry: RecordingPaths  #: its name, split and files
     class_map: ClassMap | None = None  #: the classes of the dataset; None if only the label files may have names
-    options: Mapping[str, Any] = field(default_factory=dict)  #: for ``open_recording``; they override those of the YAML
+    options: Mapping[str, Any] = field(default_factory=dict)  #: arguments of ``open_recording``; they override the YAML
     sensor: Sensor | None = None  #: for a file that does not say
 
     def open(self, sensor: Sensor | None = None) -> Recording:
@@ -130,7 +130,7 @@ class RecordingReport:
 
     @property
     def entry(self) -> RecordingPaths:
-        """Its name, split and files."""
+        """Name, split and files of the recording."""
         return self.subject.entry
 
     @property

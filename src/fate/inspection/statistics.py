@@ -82,10 +82,10 @@ class EventStatistics:
     burst_share: float  #: events that belong to a burst of two or more
     burst_length: float  #: mean events in such a burst; 0 without bursts
     interval_p1_us: float  #: 1st percentile of the time between two events of a pixel
-    merged_interval_p1_us: float  #: the same with bursts as one event
+    merged_interval_p1_us: float  #: ``interval_p1_us`` with each burst as one event
     rate_per_second: NDArray[np.int64]  #: [seconds] events in each second from the start, the last one cut short
     pillars: dict[int, PillarStatistics]  #: by window length in µs, over the whole recording
-    busiest_pillars: dict[int, PillarStatistics]  #: the same in the busiest second
+    busiest_pillars: dict[int, PillarStatistics]  #: ``pillars`` in the busiest second
 
 
 def event_statistics(recording: Recording, *, windows: int = 200, progress: Progress | None = None) -> EventStatistics:

@@ -77,7 +77,7 @@ def show_recording(
         recording: a file, or an open recording.
         detections: a JSON file of ``fate detect``, a label file (COCO, Prophesee, npz), or frames in order of time.
         acc_us: the picture shows the events of this time before it, µs.
-        step_us: from one picture to the next, µs.
+        step_us: time from one picture to the next, µs.
         palette: colours of events, a name in ``PALETTES`` or colours of one's own.
         start_us: where to start; the recording's start unless given.
         end_us: where to end; the recording's end unless given.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fate.models.nms import Score
 
 _DECLARED = load_yaml(Path(__file__).with_name("studies.yaml"))
-#: Row of the study of labels → rate → published figures on Gen1: those of ``table.FIGURES`` for cars, then pedestrians.
+#: Published figures on Gen1 by row of the study of labels and rate: ``table.FIGURES`` for cars, then for pedestrians.
 PUBLISHED_LABELS: Mapping[str, Mapping[float, list[float]]] = _DECLARED["labels"]
 #: Settings that the scale "smoke" changes in every configuration.
 SMOKE: tuple[str, ...] = tuple(_DECLARED["smoke"])
@@ -75,7 +75,7 @@ class Row:
     published: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
 
     def recipe(self, folder: str) -> Recipe:
-        """Its recipe in a folder of configurations: gen1, 1mpx or sim."""
+        """Return the recipe of this row in a folder of configurations: gen1, 1mpx or sim."""
         name = f"{folder}/{self.sim if folder == 'sim' else self.config}"
         if name not in {config.name for config in list_configs()}:
             raise FateError(

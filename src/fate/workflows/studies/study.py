@@ -38,7 +38,7 @@ def study(
     """Run a study of several detectors and write its table, or continue one.
 
     Args:
-        name: of the study, a key of ``STUDIES``; ``fate study --help`` lists them.
+        name: name of the study; ``fate study --list`` prints all.
         dataset: a folder, a YAML file or an open dataset with the splits train, val and test; ``"sim"`` for 300
             simulated drives, which are made once. Only ``"smoke"`` needs none: it makes its own.
         out: folder of all runs and tables. Several studies may share one, and then share runs.

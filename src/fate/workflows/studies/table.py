@@ -154,7 +154,7 @@ class StudyResult:
 
 
 FIGURES = {"precision": "precision", "recall": "recall", "median_iou": "median IoU", "above_half": "IoU > 0.5"}
-#: The span of time in the table: what training uses, or what is known of recorded datasets.
+#: Spans of time that the table can show: all times, which training uses, or, for recorded datasets, annotated ones.
 SHOWN = (SPANS[1], BESIDE)
 _NAIVE = {METHODS[1]: "naive interpolation, tracks known", METHODS[2]: "naive interpolation, tracks unknown"}
 
