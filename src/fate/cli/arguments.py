@@ -133,6 +133,22 @@ def parse_rates(given: Sequence[str] | None, default: Sequence[float] = ()) -> t
     return rates
 
 
+def parse_pairs(
+    option: str, given: Sequence[str] | None, expected: str, convert: Callable[[str], Any] = str
+) -> dict[str, Any]:
+    """The values of all options ``NAME=VALUE`` by name, each converted by ``convert``."""
+    pairs = {}
+    for text in given or ():
+        name, _, value = (part.strip() for part in text.partition("="))
+        try:
+            pairs[name] = convert(value)
+        except ValueError:
+            name = ""
+        if not (name and value):
+            raise FateError(f"{option} {text} was given; expected {expected}")
+    return pairs
+
+
 def times_in(recording: Recording, *times: ClockTime | None) -> list[int | None]:
     """Times on the clock of a recording, in µs; None for those not given."""
     return [None if time is None else time.at(recording.start_us) for time in times]

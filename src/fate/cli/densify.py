@@ -9,7 +9,6 @@ from typer import Argument, BadParameter, Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
-from fate.errors import FateError
 from fate.rates import PAPER_RATES
 from fate.text import plural
 
@@ -52,7 +51,7 @@ def densify(
 
     with args.bad_usage():
         rates = args.parse_rates(hz, PAPER_RATES[1:])
-        thresholds = _thresholds(output_threshold)
+        thresholds = args.parse_pairs("--output-threshold", output_threshold, "CLASS=SCORE, such as car=0.6", float)
         options = TrackletOptions(track_score, {**THRESHOLDS, **thresholds}, with_truth=not without_truth)
         if as_detected:
             options = replace(options, smooth_us=0, bend=False)
@@ -104,16 +103,3 @@ def _check(
     with args.progress_bar("checking") as update:
         done = check_labels(labels, truth, rates or None, split=split, kind=kind, progress=update)
     args.write_and_print(done.table(), json_file, done.save)
-
-
-def _thresholds(given: list[str] | None) -> dict[str, float]:
-    found = {}
-    for text in given or ():
-        name, _, value = text.rpartition("=")
-        try:
-            found[name.strip()] = float(value)
-        except ValueError:
-            name = ""
-        if not name.strip():
-            raise FateError(f"--output-threshold {text} was given; expected CLASS=SCORE, such as car=0.6")
-    return found

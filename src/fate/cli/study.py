@@ -37,16 +37,10 @@ def study(
     with args.bad_usage():
         if name is None:
             raise FateError("STUDY is missing; give the name of a study, such as smoke; --list prints all")
-        given = [text.partition("=") for text in weights or ()]
-        for config, equals, file in given:
-            if not (config and equals and file):
-                raise FateError(
-                    f"--weights {config}{equals}{file} was given; expected CONFIG=FILE, such as"
-                    " rvt-b=rvt-b-gen1.safetensors"
-                )
+        given = args.parse_pairs("--weights", weights, "CONFIG=FILE, such as rvt-b=rvt-b-gen1.safetensors")
         chosen: dict[str, Any] = {
             "scale": scale, "seeds": seeds, "only": seed or (), "rows": row or (), "settings": setting or (),
-            "weights": {config: file for config, _, file in given}, "score": score, "device": device,
+            "weights": given, "score": score, "device": device,
             "workers": workers, "jobs": jobs,
         }  # fmt: skip
         StudyOptions(name, **chosen)
