@@ -8,26 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import fate
 from fate.boxes.dense_labels import open_dense_labels
 from fate.cli.arguments import parse_rates
-from fate.cli.command import add_command, spread
-from fate.cli.densify import densify
+from fate.cli.command import spread
+from fate.cli.main import app
 from fate.cli.terminal import with_options
 from fate.errors import FateError
 from fate.inference import loading
 from fate.models.checkpoints import save_model
 from tests.densify.squares import CLASSES, SENSOR, seeing_detector, squares
 
-app = typer.Typer(rich_markup_mode=None)
-add_command(app, densify, "Make labels.", "Make labels.")
-
 
 def run(*arguments: str | Path) -> tuple[int, str]:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    result = CliRunner().invoke(app, ["densify", *map(str, arguments)])
     if isinstance(result.exception, FateError):  # ``main`` prints it and exits with 1
         return 1, with_options(str(result.exception))
     if result.exception is not None and not isinstance(result.exception, SystemExit):

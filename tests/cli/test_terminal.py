@@ -15,6 +15,7 @@ from fate.cli import arguments
 from fate.cli.main import app
 from fate.cli.terminal import VERBOSITY, note
 from fate.errors import MissingDependencyError
+from tests.cli.running import fate
 from tests.conftest import make_events
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell and its devices")
@@ -39,13 +40,11 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     )
 
 
-@POSIX
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
 def test_text_that_the_encoding_lacks_is_replaced(drive: Path, encoding: str) -> None:
-    done = shell(f'{FATE} info "{drive}"', PYTHONIOENCODING=encoding)
-    assert (done.returncode, done.stderr) == (0, b"")
-    text = done.stdout.decode(encoding)
-    assert ("64x48" if encoding == "ascii" else "64×48") in text
+    done = fate("info", drive, encoding=encoding)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("64x48" if encoding == "ascii" else "64×48") in done.stdout
 
 
 @POSIX
@@ -61,8 +60,10 @@ def test_closed_streams_do_not_stop_a_command(drive: Path, tmp_path: Path, close
 
 @POSIX
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-@pytest.mark.parametrize("buffered", ["", "1"])
-@pytest.mark.parametrize("command", ["info DRIVE", "--help", "--version", "info --help"])
+@pytest.mark.parametrize(
+    ("command", "buffered"),
+    [("info DRIVE", ""), ("info DRIVE", "1"), ("--help", "1"), ("info --help", ""), ("--version", "")],
+)
 def test_a_full_standard_output_is_one_sentence(drive: Path, command: str, buffered: str) -> None:
     done = shell(f"{FATE} {command.replace('DRIVE', str(drive))} > /dev/full", PYTHONUNBUFFERED=buffered)
     assert done.returncode == 1
@@ -91,10 +92,9 @@ def test_a_reader_that_goes_away_is_no_fault(drive: Path, command: str) -> None:
 def test_file_names_that_are_not_utf8(drive: Path, tmp_path: Path) -> None:
     name = os.fsencode(tmp_path) + b"/bad\xff.dat"
     Path(os.fsdecode(name)).write_bytes(drive.read_bytes())
-    command = [sys.executable, "-m", "fate.cli", "info", name]
-    done = subprocess.run(command, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"bad\\xff.dat" in done.stdout
+    done = fate("info", os.fsdecode(name))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "bad\\xff.dat" in done.stdout
 
 
 @POSIX
@@ -102,20 +102,20 @@ def test_warnings_are_one_line_whatever_the_name_of_the_file(drive: Path, tmp_pa
     path = tmp_path / "two\nlines.raw"
     write_events(path, make_events(100))
     path.write_bytes(path.read_bytes() + b"\0")
-    done = subprocess.run([sys.executable, "-m", "fate.cli", "info", path], capture_output=True, check=False)
-    assert done.stderr.startswith(b"warning: ")
-    assert done.stderr.count(b"\n") == 1
+    done = fate("info", path)
+    assert done.stderr.startswith("warning: ")
+    assert done.stderr.count("\n") == 1
 
 
-@POSIX
 def test_an_error_has_a_traceback_only_if_asked_for(tmp_path: Path) -> None:
     missing = tmp_path / "none.raw"
-    assert b"Traceback" not in shell(f'{FATE} info "{missing}"').stderr
-    for line in (f'{FATE} -v info "{missing}"', f'{FATE} info "{missing}" --verbose'):
-        done = shell(line)
+    assert "Traceback" not in fate("info", missing).stderr
+    for words in (("-v", "info", missing), ("info", missing, "--verbose")):
+        done = fate(*words)
         assert done.returncode == 1
-        assert b"Traceback" in done.stderr
-        assert done.stderr.splitlines()[-1].startswith(b"error: ")
+        assert "Traceback" in done.stderr
+        assert done.stderr.splitlines()[-1].startswith("error: ")
+        VERBOSITY.set(quiet=False, verbose=0)
 
 
 @pytest.mark.parametrize(
@@ -252,11 +252,8 @@ def test_a_place_that_may_not_be_used_is_one_sentence(tmp_path: Path) -> None:
 
 def test_tables_are_plain_where_the_output_is_ascii(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("t,x,y,p\n0,1,1,0\n1000,2,2,1\n")
-    command = [sys.executable, "-m", "fate.cli", "inspect", str(tmp_path / "a.csv"), "--sensor", "304x240"]
-    done = subprocess.run(
-        command, capture_output=True, check=False, env=os.environ | {"PYTHONIOENCODING": "ascii"}, cwd=tmp_path
-    )
+    done = fate("inspect", tmp_path / "a.csv", "--sensor", "304x240", encoding="ascii")
     assert done.returncode == 0, done.stderr
-    assert b"-----" in done.stdout
-    assert b"\\u" not in done.stdout
-    assert b"\\x" not in done.stdout
+    assert "-----" in done.stdout
+    assert "\\u" not in done.stdout
+    assert "\\x" not in done.stdout

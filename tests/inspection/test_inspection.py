@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +20,7 @@ from fate.inspection.inspect import inspect
 from fate.inspection.prepare import prepare
 from fate.inspection.references import ROWS, Row
 from fate.workflows.inspection_page import write_inspection_page
+from tests.cli.running import fate
 from tests.conftest import REAL, make_events
 
 GEN1 = (240, 304)
@@ -258,14 +256,8 @@ def test_progress_rises_to_the_end(dataset: Path) -> None:
 
 def test_the_command_writes_table_page_and_json(dataset: Path, tmp_path: Path) -> None:
     page, figures = tmp_path / "page.html", tmp_path / "figures.json"
-    command = [sys.executable, "-m", "fate.cli", "inspect", str(dataset), "--windows", "5"]
-    done = subprocess.run(
-        [*command, "--report", str(page), "--json", str(figures)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ,
-    )
+    words = ["inspect", str(dataset), "--windows", "5"]
+    done = fate(*words, "--report", page, "--json", figures)
     assert done.returncode == 0, done.stderr
     assert "real Gen1" in done.stdout
     assert "without events" in done.stdout
@@ -282,7 +274,7 @@ def test_the_command_writes_table_page_and_json(dataset: Path, tmp_path: Path) -
         (["--windows", "0"], 2, "--windows"),
         (["--sensor", "big"], 2, "WIDTHxHEIGHT"),
     ):
-        done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, env=os.environ)
+        done = fate(*words, *arguments)
         assert done.returncode == code
         assert sentence in done.stderr
         assert "Traceback" not in done.stderr

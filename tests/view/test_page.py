@@ -6,6 +6,7 @@ import base64
 import io
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from jinja2 import UndefinedError
 from PIL import Image
 
 from fate import FateError
-from fate.view.page import log_axis, picture_address, plot, plot_address, render_page, write_figure, write_page
+from fate.view.page import draw_plot, log_axis, new_figure, picture_address, render_page, write_figure, write_page
 
 VOID = {"meta", "img", "br", "link"}
 
@@ -43,28 +44,34 @@ class Checker(HTMLParser):
 
 def values() -> dict[str, Any]:
     """What an inspection page shows, with names that would break out of a page that does not escape them."""
-    figure, axes = plot()
-    axes.plot([1, 2, 3], [3, 40, 500])
-    log_axis(axes.yaxis)
     picture = picture_address(np.full((4, 6, 3), 200, np.uint8))
+
+    def draw(axes: Any) -> None:
+        axes.plot([1, 2, 3], [3, 40, 500])
+        log_axis(axes.yaxis)
+
+    found = SimpleNamespace(
+        verdict="a <script>alert(1)</script> name",
+        header=["what", "value"],
+        classes=[SimpleNamespace(cells=["<car>"])],
+        motion_source="",
+        faults=[SimpleNamespace(kind="wide", worst="<one>")],
+        file_summary="all is well",
+        flags=["a flag"],
+        remarks=["a remark"],
+    )
     return {
         "title": "My <drives>",
         "lead": "what & where",
-        "verdict": "a <script>alert(1)</script> name",
+        "found": found,
         "sample_ms": 20,
         "samples": [(picture, 'a "frame"'), (picture, "second")],
-        "header": ["what", "value"],
         "rows": [["rate", ("0.6", "good")], ["ON", ("<0.9", "bad")]],
-        "event_plots": [(plot_address(figure), "rates")],
+        "event_plots": [(draw_plot(draw), "rates")],
         "box_columns": ["class"],
-        "boxes": [["<car>"]],
+        "real_boxes": [["car of Gen1"]],
         "box_plots": [],
-        "motion_source": "",
         "faults": [["wide", ("1 of 2", ""), "too wide"]],
-        "worst": ["one", "two"],
-        "files": "All is well.",
-        "flags": ["a flag"],
-        "remarks": ["a remark"],
         "meanings": [["rate", "events per second"]],
         "recordings": [["drive"] * 8],
     }
@@ -86,13 +93,21 @@ def test_text_is_escaped_everywhere() -> None:
     checker = Checker()
     checker.feed(full_page())
     words = "".join(checker.words)
-    for text in ("My <drives>", "what & where", "<script>alert(1)</script>", "<0.9", 'a "frame"', "<car>"):
+    for text in (
+        "My <drives>",
+        "what & where",
+        "<script>alert(1)</script>",
+        "<0.9",
+        'a "frame"',
+        "<car>",
+        "wide: <one>",
+    ):
         assert text in words
 
 
 def test_a_value_that_a_template_needs_cannot_be_forgotten() -> None:
-    with pytest.raises(UndefinedError, match="remarks"):
-        render_page("inspection.html", **{name: value for name, value in values().items() if name != "remarks"})
+    with pytest.raises(UndefinedError, match="meanings"):
+        render_page("inspection.html", **{name: value for name, value in values().items() if name != "meanings"})
 
 
 def test_pictures_come_back_pixel_for_pixel() -> None:
@@ -115,13 +130,17 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_names_in_plots_that_are_not_utf8_are_drawn_with_escapes(tmp_path: Path) -> None:
-    figure, axes = plot()
-    axes.plot([1, 2], [1, 2], label="bad\udcff")
-    axes.set_title("bad\udcff")
+    def draw(axes: Any) -> None:
+        axes.plot([1, 2], [1, 2], label="bad\udcff")
+        axes.set_title("bad\udcff")
+
+    assert draw_plot(draw).startswith("data:image/png")
+    figure = new_figure(4, 3)
+    axes = figure.subplots()
+    draw(axes)
     figure.suptitle("bad\udcff")
     axes.legend()
-    assert plot_address(figure).startswith("data:image/png")
-    assert axes.get_title() == "bad\\xff"
     write_figure(figure, tmp_path / "plot.png", 80)
+    assert axes.get_title() == "bad\\xff"
     with Image.open(tmp_path / "plot.png") as image:
         assert image.width > 100

@@ -157,11 +157,11 @@ def test_a_part_is_shown_with_the_recordings_own_time(tmp_path: Path) -> None:
     [
         ({"acc_us": 0}, "accumulation time of 0"),
         ({"fps": 0}, "0 pictures a second"),
-        ({"slow": 0}, "slow = 0"),
-        ({"slow": float("inf")}, "slow = inf"),
-        ({"slow": 1e6}, "shorter part"),
+        ({"slow": 0}, "slowed 0 times"),
+        ({"slow": float("inf")}, "slowed inf times"),
+        ({"slow": 1e6}, "at most 1000000 pictures"),
         ({"palette": "pink"}, "known are dark"),
-        ({"start_us": 2_000_000, "end_us": 1_000_000}, "end after it starts"),
+        ({"start_us": 2_000_000, "end_us": 1_000_000}, "end after the start"),
         ({"colour_by": "mood"}, "expected 'class' or 'track'"),
     ],
 )

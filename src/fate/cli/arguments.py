@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 import typer
 from typer import Option
 
-from fate.cli.terminal import VERBOSITY, note, on_terminal, with_options
+from fate.cli.terminal import VERBOSITY, note, with_options
 from fate.errors import FateError, FateWarning
 from fate.progress import Progress
 from fate.text import duration
@@ -32,7 +32,7 @@ def complete_bundled(incomplete: str) -> list[str]:
     return [name for name in bundled_weights() if name.startswith(incomplete)]
 
 
-class Time(NamedTuple):
+class ClockTime(NamedTuple):
     """A time in µs, on the recording's clock or counted from its first event."""
 
     us: int
@@ -81,7 +81,7 @@ def parse_roi(text: str) -> tuple[int, int, int, int]:
     return x1, y1, x2, y2
 
 
-def parse_time(text: str) -> Time:
+def parse_time(text: str) -> ClockTime:
     """``1500us``, ``1.5ms``, ``2s`` or ``0``; with ``+`` in front, from the first event."""
     match = re.fullmatch(r"(\+?)(-?\d{1,18}(?:\.\d{1,9})?)\s*(us|µs|ms|s)?", text.strip())
     if not match or (match[3] is None and float(match[2]) != 0):  # 2 could mean 2 s or 2 µs
@@ -91,7 +91,7 @@ def parse_time(text: str) -> Time:
     value, rest = divmod(int(whole + fraction) * scale, int(10 ** len(fraction)))
     if rest:
         raise FateError(f"{text} was given; expected a whole number of microseconds")
-    return Time(value, bool(match[1]))
+    return ClockTime(value, bool(match[1]))
 
 
 def parse_duration(text: str) -> int:
@@ -133,12 +133,28 @@ def parse_rates(given: Sequence[str] | None, default: Sequence[float] = ()) -> t
     return rates
 
 
-def times_in(recording: Recording, *times: Time | None) -> list[int | None]:
+def parse_pairs(
+    option: str, given: Sequence[str] | None, expected: str, convert: Callable[[str], Any] = str
+) -> dict[str, Any]:
+    """The values of all options ``NAME=VALUE`` by name, each converted by ``convert``."""
+    pairs = {}
+    for text in given or ():
+        name, _, value = (part.strip() for part in text.partition("="))
+        try:
+            pairs[name] = convert(value)
+        except ValueError:
+            name = ""
+        if not (name and value):
+            raise FateError(f"{option} {text} was given; expected {expected}")
+    return pairs
+
+
+def times_in(recording: Recording, *times: ClockTime | None) -> list[int | None]:
     """Times on the clock of a recording, in µs; None for those not given."""
     return [None if time is None else time.at(recording.start_us) for time in times]
 
 
-def check_part(start: Time | None, end: Time | None) -> None:
+def check_part(start: ClockTime | None, end: ClockTime | None) -> None:
     """Refuse an end before the start, if both have the same clock."""
     if start and end and start.from_start == end.from_start and end.us <= start.us:
         raise typer.BadParameter(
@@ -153,76 +169,27 @@ FORMATS = (
 )  # fmt: skip
 WRITABLE = ("dat", "evt2", "evt21", "evt3", "prophesee-hdf5", "rvt-hdf5", "npz", "npy", "csv")
 
-Sensor = Annotated[
-    Any,
-    Option(metavar="WIDTHxHEIGHT", parser=parse_sensor, help="Sensor size in pixels, if the file does not say it."),
-]
-DATASET_HELP = "Folder or YAML file of a dataset."
-MODEL_HELP = "A bundled name (see fate models) or a .safetensors file."
-Model = Annotated[str, Option(metavar="NAME|PATH", help=MODEL_HELP, autocompletion=complete_bundled)]
-Window = Annotated[
-    Any,
-    Option(
-        metavar="TIME",
-        parser=parse_duration,
-        help="Length of each window, such as 50ms. The default is 1/HZ; longer windows overlap.",
-    ),
-]
-Start = Annotated[
-    Any,
-    Option(
-        metavar="TIME",
-        parser=parse_time,
-        help="Start of the part of the file: 1500us or 2s by its clock, +2s from the first event.",
-    ),
-]
-End = Annotated[
-    Any, Option(metavar="TIME", parser=parse_time, help="End of the part of the file, written like --start.")
-]
-Threshold = Annotated[float, Option(min=0, max=1, help="Lowest score of a box, 0 to 1.")]
-MaxOverlap = Annotated[
-    float,
-    Option(min=0, max=1, help="IoU above which the weaker of two boxes of a class is dropped; 1 keeps every box."),
-]
-Kind = Annotated[
-    str | None, Option(help="Kind of the dataset, if its layout does not show it: gen1, 1mpx, sim, rvt or own.")
-]
-Shard = Annotated[
-    Any,
-    Option(metavar="I/N", parser=parse_shard, help="Only shard I of N: every N-th recording, starting with number I."),
-]
-Workers = Annotated[int, Option(min=0, help="Number of processes that load data; 0 loads in this process.")]
-JsonAndPicture = Annotated[
-    str | None,
-    Option(
-        "--json", metavar="FILE", help="Write all numbers as JSON, with a picture next to it; - is standard output."
-    ),
-]
-JsonFile = Annotated[
-    str | None, Option("--json", metavar="FILE", help="Write all numbers as JSON to this file; - is standard output.")
-]
+Sensor = Annotated[Any, Option(parser=parse_sensor)]
+Model = Annotated[str, Option(autocompletion=complete_bundled)]
+Window = Annotated[Any, Option(parser=parse_duration)]
+Time = Annotated[Any, Option(parser=parse_time)]
+Share = Annotated[float, Option(min=0, max=1)]
+Shard = Annotated[Any, Option(parser=parse_shard)]
+Score = Annotated[Any, Option(parser=choice("product", "class"))]
+Workers = Annotated[int, Option(min=0)]
 
 
 class Reading(TypedDict, total=False):
     """Options for reading files. A command with ``**reading: Unpack[Reading]`` has these options."""
 
     sensor: Sensor
-    format: Annotated[
-        str | None, Option(parser=choice(*FORMATS), help="Format of the file, if its content does not show it.")
-    ]
-    columns: Annotated[
-        str | None, Option(parser=parse_columns, help="Order of the columns in a table without a header, such as txyp.")
-    ]
-    time_unit: Annotated[
-        str | None, Option(parser=choice("s", "ms", "us", "ns"), help="Unit of the times in a table: s, ms, us or ns.")
-    ]
-    strict: Annotated[bool, Option("--strict", help="Refuse a file whose end is cut off.")]
-    drop: Annotated[
-        bool,
-        Option("--drop-out-of-bounds", help="Drop and count events outside the sensor instead of refusing the file."),
-    ]
-    sort: Annotated[bool, Option("--sort", help="Sort events whose times go back instead of refusing the file.")]
-    no_cache: Annotated[bool, Option("--no-cache", help="Do not store the time index in the cache folder.")]
+    format: Annotated[str | None, Option(parser=choice(*FORMATS))]
+    columns: Annotated[str | None, Option(parser=parse_columns)]
+    time_unit: Annotated[str | None, Option(parser=choice("s", "ms", "us", "ns"))]
+    strict: bool
+    drop: bool
+    sort: bool
+    no_cache: bool
 
 
 def open_options(reading: Reading) -> dict[str, Any]:
@@ -259,7 +226,7 @@ def check_outputs(
         sources: files that are read, and folders whose files are all read; no output may replace them.
         datasets: datasets that are read; outputs may replace earlier reports in them, but no other files.
         binary: options whose files are not text, and cannot go to standard output.
-        seeks: of those, options whose files cannot be written into a device or a pipe.
+        seeks: options whose writers go back in the file, so that it cannot be a device or a pipe.
     """
     taken: dict[str, str] = {}
     for option, file in outputs.items():
@@ -392,7 +359,7 @@ def progress_bar(label: str = "", *, steps: bool = False) -> Iterator[Progress |
     if VERBOSITY.quiet:
         yield None
         return
-    if not on_terminal():
+    if not sys.stderr.isatty():
 
         def print_step(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
             print(f"step {done} of {total}: {text}", flush=True)

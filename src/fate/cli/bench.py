@@ -52,29 +52,19 @@ def complete_names(incomplete: str) -> list[str]:
     return [name for name in NAMES if name.startswith(incomplete)]
 
 
-Models = Annotated[
-    list[str] | None,
-    Argument(metavar="MODEL", help="Names of detectors; see fate models.", autocompletion=complete_names),
-]
-Profile = Annotated[str, Option(parser=args.choice(*DRIVE_S), help="Camera of the simulated drive: gen1 or 1mpx.")]
-Rates = Annotated[Any, Option(metavar="RATES", parser=numbers(1), help="Rates in Hz, comma-separated.")]
-Seconds = Annotated[float, Option(min=0.1, max=3600, help="Length of each measurement in seconds.")]
-Seed = Annotated[int, Option(min=0, help="Seed of the simulated drive.")]
+Models = Annotated[list[str] | None, Argument(autocompletion=complete_names)]
+Profile = Annotated[str, Option(parser=args.choice(*DRIVE_S))]
+Rates = Annotated[Any, Option(parser=numbers(1))]
+Seconds = Annotated[float, Option(min=0.1, max=3600)]
+Seed = Annotated[int, Option(min=0)]
 
 
 def decode(
-    files: list[str] | None = Argument(
-        None, metavar="FILE", help="Recordings to measure; without any, recordings are generated."
-    ),
-    against: Any = Option(
-        "evt3,faery,expelliarmus,searchsorted,searchsorted-typed",
-        metavar="NAMES",
-        parser=names,
-        help="Other decoders to measure if they are installed, comma-separated; empty for none.",
-    ),
-    events: int = Option(20_000_000, min=1, help="Number of events in each generated recording."),
-    repeats: int = Option(3, min=1, help="How often each whole file is read; the median is reported."),
-    json_file: args.JsonFile = None,
+    files: list[str] | None = Argument(None),
+    against: Any = Option("evt3,faery,expelliarmus,searchsorted,searchsorted-typed", parser=names),
+    events: int = Option(20_000_000, min=1),
+    repeats: int = Option(3, min=1),
+    json_file: str | None = None,
 ) -> None:
     args.check_inputs(*(files or ()))
     args.check_outputs({"--json": json_file}, *(files or ()))
@@ -86,13 +76,11 @@ def decode(
 
 
 def simulate(
-    recordings: int = Option(4, help="Number of recordings."),
-    seconds: float = Option(5.0, help="Length of each recording in seconds."),
-    profile: str = Option("gen1", help="Camera: gen1 (304×240) or 1mpx (1280×720)."),
+    recordings: int = 4,
+    seconds: float = 5.0,
+    profile: str = "gen1",
     device: Device = "auto",
-    threads: int | None = Option(
-        None, min=1, help="Number of CPU threads or processes; the default is all processors."
-    ),
+    threads: int | None = Option(None, min=1),
 ) -> None:
     from fate.simulation.writing.request import Request
 
@@ -108,25 +96,14 @@ def simulate(
 
 
 def encode(
-    file: str | None = Argument(
-        None, metavar="FILE", help="Recording whose first 1.6 seconds are used; without one, a drive is simulated."
-    ),
+    file: str | None = Argument(None),
     device: Device = "auto",
     profile: Profile = "gen1",
-    windows: Any = Option(
-        "5,10,25,50", metavar="TIMES", parser=numbers(0.001), help="Window lengths in ms, comma-separated."
-    ),
-    batches: Any = Option(
-        "1,32", metavar="COUNTS", parser=numbers(1, int), help="Numbers of windows per call, comma-separated."
-    ),
-    against: Any = Option(
-        ",".join(ENCODER_PEERS),
-        metavar="NAMES",
-        parser=lambda text: names(text, args.choice(*ENCODER_PEERS)),
-        help="Other encoders to measure, comma-separated; empty for none.",
-    ),
+    windows: Any = Option("5,10,25,50", parser=numbers(0.001)),
+    batches: Any = Option("1,32", parser=numbers(1, int)),
+    against: Any = Option(",".join(ENCODER_PEERS), parser=lambda text: names(text, args.choice(*ENCODER_PEERS))),
     seed: Seed = 2,
-    json_file: args.JsonFile = None,
+    json_file: str | None = None,
 ) -> None:
     if file is None and max(windows) > 1000 * DRIVE_S[profile]:
         raise typer.BadParameter(
@@ -151,13 +128,11 @@ def encode(
 
 
 def data(
-    dataset: str | None = Argument(None, metavar="DATASET", help=args.DATASET_HELP),
+    dataset: str | None = Argument(None),
     hz: Rates = "20,200",
-    workers: Any = Option(
-        "0,1,2", metavar="COUNTS", parser=numbers(0, int), help="Numbers of loading processes, comma-separated."
-    ),
+    workers: Any = Option("0,1,2", parser=numbers(0, int)),
     seconds: Seconds = 5.0,
-    json_file: args.JsonFile = None,
+    json_file: str | None = None,
 ) -> None:
     args.check_outputs({"--json": json_file}, datasets=(dataset,))
     args.check_inputs(dataset)
@@ -180,15 +155,10 @@ def detect(
     device: Device = "auto",
     profile: Profile = "gen1",
     hz: Rates = "20,200",
-    run: Any = Option(
-        "eager,streaming",
-        metavar="NAMES",
-        parser=names,
-        help="Ways to run, comma-separated: eager, streaming, compiled (GPU only).",
-    ),
-    precision: str | None = Option(None, help="Precision of the streaming step: float32, tf32 or bfloat16."),
+    run: Any = Option("eager,streaming", parser=names),
+    precision: str | None = None,
     seed: Seed = 2,
-    json_file: args.JsonFile = None,
+    json_file: str | None = None,
 ) -> None:
     _check_models(models)
     args.check_outputs({"--json": json_file})
@@ -206,27 +176,19 @@ def detect(
 
 
 def train(
-    dataset: str = Argument(..., metavar="DATASET", help=args.DATASET_HELP),
+    dataset: str,
     models: Models = None,
-    clips: Any = Option(
-        "10,21", metavar="COUNTS", parser=numbers(1, int), help="Numbers of windows in a clip, comma-separated."
-    ),
-    batch: int = Option(16, min=2, help="Number of clips in a batch; half of them continue a stream."),
+    clips: Any = Option("10,21", parser=numbers(1, int)),
+    batch: int = Option(16, min=2),
     device: Device = "auto",
-    precision: str = Option(
-        "auto",
-        parser=args.choice("auto", "float32", "bf16"),
-        help="Precision of training: float32, bf16, or auto (bf16 on a GPU).",
-    ),
-    compiled: bool = Option(False, "--compile", help="Compile backbone and neck with torch.compile."),
-    plain: bool = Option(False, "--plain", help="Switch off CUDA graphs and events kept in GPU memory."),
-    workers: int = Option(4, help="Number of processes that load data."),
-    augmentation: str = Option("rvt", help="Augmentation of the data: paper, rvt or none."),
-    strategy: str = Option(
-        "supervised", help="Training strategy: supervised, multi_frequency, consistency or interpolation."
-    ),
+    precision: str = Option("auto", parser=args.choice("auto", "float32", "bf16")),
+    compiled: bool = False,
+    plain: bool = False,
+    workers: int = 4,
+    augmentation: str = "rvt",
+    strategy: str = "supervised",
     seconds: Seconds = 10.0,
-    json_file: args.JsonFile = None,
+    json_file: str | None = None,
 ) -> None:
     if strategy == "fat":
         raise typer.BadParameter("--strategy fat was given; expected a strategy that needs no dense labels")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand
+from typer.models import ParameterInfo
 
 from fate.cli.terminal import VERBOSITY, with_options
 
@@ -76,28 +78,59 @@ def help_text(text: str) -> str:
     return "\n\n".join(f"\b\n{part}" if part.startswith("  ") else part for part in paragraphs)
 
 
-def add_command(app: typer.Typer, function: Callable[..., None], help: str, short: str) -> None:
-    """Add a function and its help to a group of commands, with ``--quiet`` and ``--verbose``, which it does not see."""
-    signature = inspect.signature(function, eval_str=True)
-    added = [
-        inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet),
-        inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=0, annotation=Verbose),
-    ]
+def add_command(
+    app: typer.Typer, function: Callable[..., None], help: str, short: str, options: Mapping[str, str]
+) -> None:
+    """Add a function to a group of commands, with ``--quiet`` and ``--verbose``, which the function does not see.
+
+    Args:
+        app: the group of commands.
+        function: a parameter without a default becomes an argument, any other an option, unless it says otherwise.
+            ``**options: Unpack[SomeTypedDict]`` becomes an option for each key.
+        help: the help of the command.
+        short: its line in the list of commands.
+        options: the help of its parameters, by keys that ``help.yaml`` explains.
+    """
+    keys = {key.split()[0]: key for key in options}
     parameters = []
-    for parameter in signature.parameters.values():
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:  # **options: Unpack[SomeTypedDict]: an option for each key
-            for name, hint in get_type_hints(get_args(parameter.annotation)[0], include_extras=True).items():
-                default = False if get_args(hint)[0] is bool else None
-                parameters.append(inspect.Parameter(name, parameter.KEYWORD_ONLY, default=default, annotation=hint))
-        else:
-            parameters.append(parameter)
-    parameters += added
+    for parameter in _parameters(function):
+        hint, default = parameter.annotation, parameter.default
+        notes = getattr(hint, "__metadata__", ())  # of Annotated
+        kind = hint.__origin__ if notes else hint
+        info = next((each for each in (default, *notes) if isinstance(each, ParameterInfo)), None)
+        if info is None:
+            info = typer.Argument() if default is parameter.empty else typer.Option()
+        if info is not default:
+            info = copy(info)  # several commands share it
+            hint = Annotated[kind, info]
+        if info.help is None:
+            _, *words = keys[parameter.name].split()
+            info.help = options[keys[parameter.name]]
+            info.metavar = next((word for word in words if not word.startswith("-")), None)
+            written = tuple(word for word in words if word.startswith("-"))
+            if kind is bool:  # otherwise typer adds --no-NAME
+                written = written or (f"--{parameter.name.replace('_', '-')}",)
+            info.param_decls = written or info.param_decls
+        parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hint))
 
     @functools.wraps(function)
-    def run(*args: Any, quiet: bool = False, verbose: int = 0, **options: Any) -> None:
+    def run(quiet: bool = False, verbose: int = 0, **values: Any) -> None:
         VERBOSITY.set(quiet=quiet or None, verbose=verbose or None)  # None keeps what was given before the command
-        function(*args, **options)
+        function(**values)
 
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app.command(function.__name__.replace("_", "-"), help=help_text(help), short_help=short, cls=Command)(run)
+
+
+def _parameters(function: Callable[..., None]) -> Iterator[inspect.Parameter]:
+    """Yield the parameters of a function, each key of its ``**options``, ``quiet`` and ``verbose``."""
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+            yield parameter
+            continue
+        for name, hint in get_type_hints(get_args(parameter.annotation)[0], include_extras=True).items():
+            default = False if hint is bool else None
+            yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+    yield inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet)
+    yield inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=0, annotation=Verbose)

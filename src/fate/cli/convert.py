@@ -4,31 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from typer import Argument, Option
+from typer import Option
 
 from fate.cli import arguments as args
 from fate.text import grouped, plural
 
 
 def convert(
-    source: str = Argument(..., metavar="IN", help="A recording of any supported format."),
-    target: str = Argument(
-        ..., metavar="OUT", help="File to write; an existing one is replaced. With --to csv, - is standard output."
-    ),
-    start: args.Start = None,
-    end: args.End = None,
-    roi: Any = Option(
-        None,
-        metavar="X1,Y1,X2,Y2",
-        parser=args.parse_roi,
-        help="Copy only events of these pixels (X2 and Y2 not included); coordinates do not change.",
-    ),
-    zero_time: bool = Option(False, "--zero-time", help="Shift times so that the copy starts at 0."),
-    to: Any = Option(
-        None,
-        parser=args.choice(*args.WRITABLE),
-        help=f"Format of OUT, if its suffix does not show it: {', '.join(args.WRITABLE[:-1])} or {args.WRITABLE[-1]}.",
-    ),
+    source: str,
+    target: str,
+    start: args.Time = None,
+    end: args.Time = None,
+    roi: Any = Option(None, parser=args.parse_roi),
+    zero_time: bool = False,
+    to: Any = Option(None, parser=args.choice(*args.WRITABLE)),
     **reading: Unpack[args.Reading],
 ) -> None:
     args.check_part(start, end)

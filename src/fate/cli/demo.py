@@ -12,9 +12,9 @@ from fate.cli.terminal import note, with_options
 
 
 def demo(
-    out: Path = Option(Path("fate-demo"), metavar="DIR", help="Folder for everything that is written."),
-    seed: int = Option(13, min=0, help="Seed of the drive; another seed gives another drive."),
-    seconds: float = Option(3.0, min=1, max=60, help="Length of the drive in seconds, 1 to 60."),
+    out: Path = Path("fate-demo"),
+    seed: int = Option(13, min=0),
+    seconds: float = Option(3.0, min=1, max=60),
     model: args.Model = "fate-s-tiny",
     device: Device = "auto",
 ) -> None:

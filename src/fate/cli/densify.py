@@ -9,51 +9,29 @@ from typer import Argument, BadParameter, Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
-from fate.errors import FateError
 from fate.rates import PAPER_RATES
 from fate.text import plural
 
 
 def densify(
-    model: str | None = Argument(None, metavar="MODEL", help=args.MODEL_HELP, autocompletion=args.complete_bundled),
-    dataset: str | None = Argument(None, metavar="DATASET", help=args.DATASET_HELP),
-    hz: list[str] | None = Option(
-        None,
-        metavar="RATES",
-        help="Rates of the labels in Hz; the default is 40 80 100 200, and for --check all rates of the labels.",
-    ),
-    out: str | None = Option(
-        None, metavar="DIR", help="Folder for the labels; labels that are already there are continued."
-    ),
-    check: str | None = Option(None, metavar="TRUTH", help="Compare labels with the boxes of this dataset."),
-    labels: str | None = Option(None, metavar="DIR", help="Folder of the labels to check."),
-    split: str | None = Option(
-        None, help="Split of the dataset: train, val, test or all; the default is train if there is one."
-    ),
+    model: str | None = Argument(None, autocompletion=args.complete_bundled),
+    dataset: str | None = Argument(None),
+    hz: list[str] | None = None,
+    out: str | None = None,
+    check: str | None = None,
+    labels: str | None = None,
+    split: str | None = None,
     shard: args.Shard = "1/1",
-    track_score: float = Option(0.3, help="Lowest score of a detection that the tracker uses."),
-    output_threshold: list[str] | None = Option(
-        None,
-        metavar="CLASS=SCORE",
-        help="Lowest score of a label of this class; the default is car=0.6, pedestrian=0.3, others 0.5.",
-    ),
-    without_truth: bool = Option(False, "--without-truth", help="Do not use the existing labels to guide the tracks."),
-    as_detected: bool = Option(
-        False,
-        "--as-detected",
-        help="Keep boxes as they were detected: no smoothing along tracks, no correction towards existing labels.",
-    ),
-    as_paper: bool = Option(
-        False,
-        "--as-paper",
-        help="Make labels exactly as the paper describes: detections are filtered by class before tracking, and the"
-        " labels are neither guided nor smoothed. Only --output-threshold goes with it.",
-    ),
+    track_score: float = 0.3,
+    output_threshold: list[str] | None = None,
+    without_truth: bool = False,
+    as_detected: bool = False,
+    as_paper: bool = False,
     device: Device = "auto",
-    batch: int = Option(64, min=1, help="About how many windows are detected at the same time."),
+    batch: int = Option(64, min=1),
     workers: args.Workers = 0,
-    json_file: args.JsonAndPicture = None,
-    kind: args.Kind = None,
+    json_file: str | None = None,
+    kind: str | None = None,
     sensor: args.Sensor = None,
 ) -> None:
     if check is not None:
@@ -73,7 +51,7 @@ def densify(
 
     with args.bad_usage():
         rates = args.parse_rates(hz, PAPER_RATES[1:])
-        thresholds = _thresholds(output_threshold)
+        thresholds = args.parse_pairs("--output-threshold", output_threshold, "CLASS=SCORE, such as car=0.6", float)
         options = TrackletOptions(track_score, {**THRESHOLDS, **thresholds}, with_truth=not without_truth)
         if as_detected:
             options = replace(options, smooth_us=0, bend=False)
@@ -125,16 +103,3 @@ def _check(
     with args.progress_bar("checking") as update:
         done = check_labels(labels, truth, rates or None, split=split, kind=kind, progress=update)
     args.write_and_print(done.table(), json_file, done.save)
-
-
-def _thresholds(given: list[str] | None) -> dict[str, float]:
-    found = {}
-    for text in given or ():
-        name, _, value = text.rpartition("=")
-        try:
-            found[name.strip()] = float(value)
-        except ValueError:
-            name = ""
-        if not name.strip():
-            raise FateError(f"--output-threshold {text} was given; expected CLASS=SCORE, such as car=0.6")
-    return found

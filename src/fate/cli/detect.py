@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
@@ -21,41 +21,26 @@ from fate.whole_files import find_target, is_standard_output
 
 
 def detect(
-    files: list[str] = Argument(..., metavar="FILE", help="Recordings of any supported format, or one live source."),
-    hz: float = Option(200.0, min=1, max=1000, help="Detection rate: windows per second, 1 to 1000."),
+    files: list[str],
+    hz: float = Option(200.0, min=1, max=1000),
     window: args.Window = None,
     model: args.Model = "fate-s-tiny",
-    save: str | None = Option(None, metavar="OUT.mp4", help="Write a video with the boxes."),
-    report: str | None = Option(
-        None, metavar="OUT.html", help="Write a page with the video, event rate, boxes and latency."
-    ),
-    json_file: str | None = Option(
-        None, "--json", metavar="FILE", help="Write all frames and the summary as JSON; - is standard output."
-    ),
-    jsonl_file: str | None = Option(
-        None, "--jsonl", metavar="FILE", help="Write one JSON line per window at once; - is standard output."
-    ),
-    csv_file: str | None = Option(
-        None, "--csv", metavar="FILE", help="Write one row per box as CSV; - is standard output."
-    ),
-    coco_file: str | None = Option(
-        None, "--coco", metavar="FILE", help="Write COCO JSON with the time of each frame; - is standard output."
-    ),
-    realtime: bool = Option(False, "--realtime", help="Play a file at its own speed, like a live source."),
-    track: bool = Option(False, "--track", help="Track objects and give each a number."),
-    threshold: args.Threshold = 0.4,
-    max_overlap: args.MaxOverlap = 0.45,
-    acc: Any = Option(
-        "50ms",
-        metavar="TIME",
-        parser=args.parse_duration,
-        help="Time span of the events drawn in each video frame, such as 50ms.",
-    ),
-    fps: float = Option(25.0, min=1, max=240, help="Frames per second of the video."),
-    slow: float = Option(1.0, min=0.01, max=10_000, help="How many times slower than the recording the video runs."),
-    palette: str = Option("dark", help="Colours of the video: dark, light, gray, coolwarm, cvd or red-blue."),
-    start: args.Start = None,
-    end: args.End = None,
+    save: str | None = None,
+    report: str | None = None,
+    json_file: str | None = None,
+    jsonl_file: str | None = None,
+    csv_file: str | None = None,
+    coco_file: str | None = None,
+    realtime: bool = False,
+    track: bool = False,
+    threshold: args.Share = 0.4,
+    max_overlap: args.Share = 0.45,
+    acc: Any = Option("50ms", parser=args.parse_duration),
+    fps: float = Option(25.0, min=1, max=240),
+    slow: float = Option(1.0, min=0.01, max=10_000),
+    palette: str = "dark",
+    start: args.Time = None,
+    end: args.Time = None,
     device: Device = "auto",
     **reading: Unpack[args.Reading],
 ) -> None:
@@ -76,7 +61,14 @@ def detect(
             )
         _check_names(files, outputs)
         if live or realtime:
-            _check_live(files, "--save" if save else "--report" if report else None)
+            if len(files) > 1:
+                raise FateError(f"{len(files)} sources were given; a live run takes one, so start a command for each")
+            if save or report:
+                raise FateError(
+                    f"{'--save' if save else '--report'} was given for a live run, which has no end to draw up to; take"
+                    " its boxes with --jsonl, --csv or --json, or keep its events in a file (camera-program | tee"
+                    " drive.raw | fate detect -) and run fate detect on that"
+                )
         if live:
             given = {"start": start, "end": end, **reading}
             for_files = [name for name, value in given.items() if value and name not in ("sensor", "format")]
@@ -131,10 +123,11 @@ def _files(
                 from fate.workflows.detect import Look
                 from fate.workflows.detect import detect as run
 
+                paths: Any = {option.removeprefix("--"): path for option, path in named.items()}
                 with args.progress_bar() as progress:
                     done = run(
                         recording, detector, progress=progress, start_us=first, end_us=last, look=Look(**look),
-                        **asked, **_keywords(named),
+                        **asked, **paths,
                     )  # fmt: skip
         except KeyboardInterrupt:
             given = {option: path for option, path in named.items() if path is not None}
@@ -182,13 +175,9 @@ def _live(
                 boxes = plural(len(frame.boxes), "box", "boxes")
                 progress(0, None, f"{frame.t_us / 1e6:.2f} s, {boxes}, {frame.total_ms:.1f} ms", "live")
 
-        done = detect_live(source, detector, name=file, on_frame=show, **_keywords(outputs), **asked)
+        paths: Any = {option.removeprefix("--"): path for option, path in outputs.items()}
+        done = detect_live(source, detector, name=file, on_frame=show, **paths, **asked)
     _print_summary(done, outputs)
-
-
-def _keywords(outputs: dict[str, str | None]) -> dict[str, Any]:
-    """Files by option as keyword arguments of ``detect`` and ``detect_live``."""
-    return {option.removeprefix("--"): file for option, file in outputs.items()}
 
 
 def _print_summary(done: Any, outputs: dict[str, str | None]) -> None:
@@ -216,18 +205,6 @@ def _check_names(files: list[str], outputs: dict[str, str | None]) -> None:
             name = _named(value, file, files)
             if name is not None and name != value and taken.setdefault(name, file) != file:
                 raise FateError(f"{taken[name]} and {file} would both be written to {name}; detect them one by one")
-
-
-def _check_live(files: list[str], drawn: str | None) -> None:
-    """Refuse several live sources, and options that draw a picture of the whole recording."""
-    if len(files) > 1:
-        raise FateError(f"{len(files)} sources were given; a live run takes one, so start a command for each")
-    if drawn is not None:
-        raise FateError(
-            f"{drawn} was given for a live run, which has no end to draw up to; take its boxes with --jsonl, --csv or"
-            " --json, or keep its events in a file (camera-program | tee drive.raw | fate detect -) and run fate detect"
-            " on that"
-        )
 
 
 def _named(output: str | None, file: str, files: list[str]) -> str | None:

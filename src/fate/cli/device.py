@@ -24,15 +24,7 @@ def check_device(device: str) -> str:
     return device
 
 
-Device = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|cpu|cuda|cuda:N",
-        help="Where to compute: auto takes a CUDA GPU if there is one, otherwise the CPU; cuda:1 is the second GPU.",
-        autocompletion=lambda: ["auto", "cpu", "cuda"],
-        parser=check_device,
-    ),
-]
+Device = Annotated[str, typer.Option(autocompletion=lambda: ["auto", "cpu", "cuda"], parser=check_device)]
 
 
 def pick_device(device: str, *, announce: bool = True) -> str:

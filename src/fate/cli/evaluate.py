@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from typer import Argument, Option
+from typer import Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
@@ -15,56 +15,23 @@ from fate.errors import FateWarning
 
 
 def evaluate(
-    what: str = Argument(
-        ..., metavar="MODEL|PREDICTIONS", help=f"{args.MODEL_HELP.replace(' or', ',').rstrip('.')}, or predictions."
-    ),
-    dataset: str = Argument(..., metavar="DATASET", help=args.DATASET_HELP),
-    hz: list[str] | None = Option(
-        None,
-        metavar="RATES",
-        help="Rates in Hz; the default is 20 40 80 100 200, 20 for histograms of RVT, and for predictions the"
-        " rates in their files.",
-    ),
+    what: str,
+    dataset: str,
+    hz: list[str] | None = None,
     window: args.Window = None,
-    split: str | None = Option(
-        None, help="Split of the dataset: train, val, test or all; the default is test if there is one, otherwise all."
-    ),
-    protocol: str | None = Option(
-        None,
-        help="Rules of the evaluation: gen1, 1mpx, sim, or custom (no limits on box size); the default is that of"
-        " the dataset.",
-    ),
-    label_tolerance: Any = Option(
-        None,
-        metavar="TIME",
-        parser=args.parse_duration,
-        help="Labels further than this from the end of every window are not used; the default is 2ms.",
-    ),
-    score: Any = Option(
-        "product",
-        metavar="product|class",
-        parser=args.choice("product", "class"),
-        help="Score that ranks boxes: product (objectness times class), or class alone as in the public RVT code.",
-    ),
-    max_overlap: float | None = Option(
-        None,
-        min=0,
-        max=1,
-        help="IoU above which the weaker of two boxes of a class is dropped; by default 0.45 for YOLOX heads and"
-        " none for DETR heads, as published (fate detect uses 0.45 for all).",
-    ),
+    split: str | None = None,
+    protocol: str | None = None,
+    label_tolerance: Any = Option(None, parser=args.parse_duration),
+    score: args.Score = "product",
+    max_overlap: float | None = Option(None, min=0, max=1),
     device: Device = "auto",
-    streams: int = Option(8, min=1, help="Recordings detected at the same time."),
+    streams: int = Option(8, min=1),
     workers: args.Workers = 0,
     shard: args.Shard = "1/1",
-    predictions: str | None = Option(
-        None, metavar="FOLDER", help="Write the predictions to this folder, one file per rate."
-    ),
-    images: str | None = Option(
-        None, metavar="FILE", help="COCO file with the images that a plain list of COCO results refers to."
-    ),
-    json_file: args.JsonAndPicture = None,
-    kind: args.Kind = None,
+    predictions: str | None = None,
+    images: str | None = None,
+    json_file: str | None = None,
+    kind: str | None = None,
 ) -> None:
     from fate.evaluation.protocols import named_protocol
     from fate.inference.loading import find_weights, means_a_model

@@ -4,41 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from typer import Argument, Option
+from typer import Option
 
 from fate.cli import arguments as args
 
 
 def export(
-    model: str = Argument(
-        ...,
-        metavar="MODEL",
-        help="A .safetensors file or a name (see fate models); names without bundled weights get fresh ones.",
-    ),
-    out: str = Argument(..., metavar="OUT.onnx", help="File to write; an existing one is replaced."),
-    streams: int = Option(1, min=1, help="Number of streams in a step; each has one window."),
-    with_encoder: bool = Option(
-        False, "--with-encoder", help="Take events as input instead of the image of the encoder (pillar encoders only)."
-    ),
-    recording: str | None = Option(
-        None, metavar="FILE", help="Recording for the comparison; the default is a simulated drive."
-    ),
-    hz: float = Option(20.0, help="Rate of the comparison in windows per second; the ONNX file accepts any rate."),
-    steps: int = Option(20, min=20, help="Number of windows of each stream to compare."),
-    opset: int = Option(18, min=18, max=23, help="Version of the ONNX operators."),
-    sensor: Any = Option(
-        None,
-        metavar="WIDTHxHEIGHT",
-        parser=args.parse_sensor,
-        help="Sensor size of a detector with fresh weights; the default is 304x240.",
-    ),
-    classes: Any = Option(
-        None,
-        metavar="NAMES",
-        parser=args.parse_names,
-        help="Classes of a detector with fresh weights, comma-separated; the default is car,pedestrian.",
-    ),
-    fresh: bool = Option(False, "--fresh", help="Use fresh weights although the name has bundled ones."),
+    model: str,
+    out: str,
+    streams: int = Option(1, min=1),
+    with_encoder: bool = False,
+    recording: str | None = None,
+    hz: float = 20.0,
+    steps: int = Option(20, min=20),
+    opset: int = Option(18, min=18, max=23),
+    sensor: args.Sensor = None,
+    classes: Any = Option(None, parser=args.parse_names),
+    fresh: bool = False,
 ) -> None:
     from fate.events.window import window_us
     from fate.inference.loading import find_weights

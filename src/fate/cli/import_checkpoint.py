@@ -6,37 +6,23 @@ from collections import Counter
 from typing import Any
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from fate.cli import arguments as args
 from fate.text import format_table, plural
 
-#: What weights of RT-DETR on COCO can go into.
+#: Detectors that can receive the weights of RT-DETR on COCO.
 MODELS = ("evrt-detr-b", "fate-e", "evrt-detr-s")
 #: Names shown of entries that are not used.
 SHOWN = 5
 
 
 def import_checkpoint(
-    source: str = Argument(..., metavar="SRC", help="Checkpoint: a file, or the folder of EvRT-DETR."),
-    target: str = Argument(..., metavar="OUT", help="File to write (.safetensors); an existing one is replaced."),
-    classes: Any = Option(
-        None,
-        parser=args.parse_names,
-        metavar="NAME,NAME,…",
-        help="Names of the classes in their order; the default is those of Gen1 or 1Mpx, by their number.",
-    ),
-    sensor: Any = Option(
-        None,
-        parser=args.parse_sensor,
-        metavar="WIDTHxHEIGHT",
-        help="Sensor size in pixels; the default is 304x240 with the classes of Gen1, 640x360 with those of 1Mpx.",
-    ),
-    model: str | None = Option(
-        None,
-        parser=args.choice(*MODELS),
-        help=f"Detector that receives the weights of RT-DETR on COCO: {', '.join(MODELS)}.",
-    ),
+    source: str,
+    target: str,
+    classes: Any = Option(None, parser=args.parse_names),
+    sensor: args.Sensor = None,
+    model: str | None = Option(None, parser=args.choice(*MODELS)),
 ) -> None:
     if not target.endswith(".safetensors"):
         raise typer.BadParameter(f"OUT {target}: expected a name that ends in .safetensors")

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from typer import Argument
-
 from fate.cli import arguments as args
 from fate.text import format_table, grouped
 
 
-def info(
-    file: str = Argument(..., metavar="FILE", help="A recording of any supported format."),
-    json_file: args.JsonFile = None,
-    **reading: Unpack[args.Reading],
-) -> None:
+def info(file: str, json_file: str | None = None, **reading: Unpack[args.Reading]) -> None:
     from fate.formats.summary import info as summarise
 
     args.check_outputs({"--json": json_file}, file)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from typer import Argument, Option
+from typer import Option
 
 from fate.cli import arguments as args
 
 
 def inspect(
-    dataset: str = Argument(..., metavar="DATASET", help="A folder of recordings, a YAML file, or one recording."),
-    split: Any = Option(
-        None, parser=args.choice("train", "val", "test"), help="Inspect only this split: train, val or test."
-    ),
-    report: str | None = Option(None, metavar="FILE", help="Write an HTML page with plots and pictures."),
-    json_file: args.JsonFile = None,
-    windows: int = Option(200, min=1, help="Largest number of windows of each length to measure in each recording."),
+    dataset: str,
+    split: Any = Option(None, parser=args.choice("train", "val", "test")),
+    report: str | None = None,
+    json_file: str | None = None,
+    windows: int = Option(200, min=1),
     **reading: Unpack[args.Reading],
 ) -> None:
     args.check_inputs(dataset)

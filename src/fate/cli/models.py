@@ -11,11 +11,9 @@ from fate.text import format_table, grouped
 
 
 def models(
-    sensor: Any = Option("304x240", metavar="WIDTHxHEIGHT", parser=args.parse_sensor, help="Sensor size in pixels."),
-    classes: Any = Option(
-        "car,pedestrian", metavar="NAMES", parser=args.parse_names, help="Names of the classes, comma-separated."
-    ),
-    json_file: args.JsonFile = None,
+    sensor: Any = Option("304x240", parser=args.parse_sensor),
+    classes: Any = Option("car,pedestrian", parser=args.parse_names),
+    json_file: str | None = None,
 ) -> None:
     args.check_outputs({"--json": json_file})
 

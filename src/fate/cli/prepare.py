@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from typer import Argument, Option
 
 from fate.cli import arguments as args
@@ -13,16 +11,12 @@ KINDS = ("gen1", "1mpx", "rvt")
 
 
 def prepare(
-    kind: Any = Argument(
-        ..., metavar="KIND", parser=args.choice(*KINDS), help="Kind of the dataset: gen1, 1mpx or rvt."
-    ),
-    source: str = Argument(..., metavar="SRC", help="Folder of the dataset."),
-    target: str = Argument(..., metavar="DST", help="Folder for the manifest; other commands accept it as DATASET."),
-    no_hash: bool = Option(False, "--no-hash", help="Do not compute the SHA-256 of the files."),
-    allow_missing: bool = Option(False, "--allow-missing", help="Accept an incomplete dataset: exit with 0."),
-    workers: int | None = Option(
-        None, min=1, max=256, help="Recordings to check at the same time; the default is up to 4."
-    ),
+    kind: str = Argument(parser=args.choice(*KINDS)),
+    source: str = Argument(),
+    target: str = Argument(),
+    no_hash: bool = False,
+    allow_missing: bool = False,
+    workers: int | None = Option(None, min=1, max=256),
 ) -> None:
     from fate.inspection.prepare import prepare as go_through
 

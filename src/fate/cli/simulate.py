@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from typer import Argument, Option
+from typer import Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
@@ -16,19 +16,15 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    folder: str = Argument(..., metavar="DIR", help="New or empty folder, or a simulated dataset to continue."),
-    recordings: int = Option(12, help="Number of recordings in all splits together."),
-    seconds: float = Option(
-        10.0, help="Length of each recording in seconds; recordings of less than 1 s may have no labels."
-    ),
-    profile: str = Option(
-        "gen1", help="Camera: gen1 (304×240, cars and pedestrians) or 1mpx (1280×720, two-wheelers too)."
-    ),
-    seed: int = Option(0, help="Seed of the dataset; another seed gives other drives."),
-    at_rest: float = Option(0.0, help="Share of the recordings whose camera stands beside the street, 0 to 1."),
+    folder: str,
+    recordings: int = 12,
+    seconds: float = 10.0,
+    profile: str = "gen1",
+    seed: int = 0,
+    at_rest: float = 0.0,
     device: Device = "auto",
-    threads: int | None = Option(None, min=1, help="Number of CPU threads; the default is all processors."),
-    no_preview: bool = Option(False, "--no-preview", help="Do not write preview videos."),
+    threads: int | None = Option(None, min=1),
+    no_preview: bool = False,
 ) -> None:
     from fate.simulation.writing.manifest import load_manifest
     from fate.simulation.writing.request import Request, check_folder

@@ -52,11 +52,6 @@ def note(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def on_terminal() -> bool:
-    """Whether standard error is a terminal, so that a progress bar can be drawn on it."""
-    return sys.stderr is not None and sys.stderr.isatty()
-
-
 class _NeverFails:
     """Standard error whose writes cannot fail: what a full disk or a closed pipe refuses is lost."""
 
@@ -111,9 +106,7 @@ def finish_output() -> str:
     try:
         sys.stdout.flush()
     except OSError as error:
-        handle = os.open(
-            os.devnull, os.O_WRONLY
-        )  # takes the text that is left, or Python complains about it at its end
+        handle = os.open(os.devnull, os.O_WRONLY)  # takes the rest of the text, or Python complains at its end
         os.dup2(handle, 1)
         os.close(handle)
         failure = output_failure(error)

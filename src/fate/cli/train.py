@@ -19,23 +19,14 @@ if TYPE_CHECKING:
 
 
 def train(
-    config: str | None = Argument(None, metavar="CONFIG", help="Name of a configuration, or a YAML file."),
-    settings: list[str] | None = Argument(None, metavar="KEY=VALUE", help="Settings that replace those of CONFIG."),
-    out: Path | None = Option(None, help="Folder of the run; the default is runs/ and the name of CONFIG."),
-    device: str | None = Option(
-        None,
-        parser=check_device,
-        metavar="DEVICE",
-        help="Device to train on: auto, cpu, cuda or cuda:N; short for run.device=DEVICE.",
-    ),
-    dry_run: bool = Option(False, "--dry-run", help="Build everything, try one step, print what to expect, and stop."),
-    allow_missing: bool = Option(
-        False, "--allow-missing", help="Train although files or boxes of the dataset are missing."
-    ),
-    list_all: bool = Option(False, "--list", help="Print the names of all configurations and stop."),
-    show_settings: bool = Option(
-        False, "--settings", help="Print every setting as commented YAML (those of CONFIG if given) and stop."
-    ),
+    config: str | None = Argument(None),
+    settings: list[str] | None = Argument(None),
+    out: Path | None = None,
+    device: str | None = Option(None, parser=check_device),
+    dry_run: bool = False,
+    allow_missing: bool = False,
+    list_all: bool = False,
+    show_settings: bool = False,
 ) -> None:
     changes = [*(settings or ()), *([f"run.device={device}"] if device is not None else [])]
     from fate.training.config import TrainConfig, list_configs, read_config

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Unpack
 
-from typer import Argument, Option
+from typer import Option
 
 from fate.cli import arguments as args
 from fate.cli.terminal import note
@@ -13,15 +13,13 @@ from fate.text import plural
 
 
 def view(
-    file: str = Argument(..., metavar="FILE", help="A recording of any supported format."),
-    detections: str | None = Option(
-        None, metavar="FILE", help="Boxes to show: a file of fate detect --json, or labels (COCO, Prophesee, npz)."
-    ),
-    acc: Any = Option("50ms", parser=args.parse_time, help="Time span of the events shown at once, such as 50ms."),
-    start: args.Start = None,
-    end: args.End = None,
-    threshold: args.Threshold = 0.0,
-    save: Path | None = Option(None, metavar="OUT.rrd", help="Write a rerun file instead of opening a window."),
+    file: str,
+    detections: str | None = None,
+    acc: Any = Option("50ms", parser=args.parse_time),
+    start: args.Time = None,
+    end: args.Time = None,
+    threshold: args.Share = 0.0,
+    save: Path | None = None,
     **reading: Unpack[args.Reading],
 ) -> None:
     args.check_part(start, end)

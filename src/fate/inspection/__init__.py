@@ -1,1 +1,1 @@
-"""What a dataset is like: statistics, comparison with the public datasets, checks before training."""
+"""Statistics of a dataset, comparison with the public datasets, and checks before training."""

@@ -17,7 +17,7 @@ from fate.data.opening import path_of
 from fate.errors import FateError
 from fate.events.events import GEN1_SENSOR, MPX_SENSOR
 from fate.inspection import references
-from fate.inspection.label_statistics import FAULTS, Fault
+from fate.inspection.label_statistics import FAULTS
 from fate.inspection.references import UNKNOWN, Row
 from fate.inspection.reports import ClassBoxes, RecordingReport, boxes_by_class, find_subjects, report_on
 from fate.progress import Progress, ignore, scale
@@ -135,8 +135,16 @@ class Inspection:
                 sum(each[kind] for each in (getattr(labels, name) for _, labels in labelled))
                 for name in ("counts", "checked")
             )
-            worst = max(listed, key=lambda pair: pair[1].area, default=None)
-            counts.append(FaultCount(kind, number, checked, "" if worst is None else _describe_fault(*worst)))
+            worst = ""
+            if listed:
+                report, fault = max(listed, key=lambda pair: pair[1].area)
+                x1, y1, x2, y2 = fault.box
+                name = report.class_name(fault.class_id) + (
+                    f" of track {fault.track_id}" if fault.track_id >= 0 else ""
+                )
+                where = f"{x2 - x1:.0f}×{y2 - y1:.0f} px at x {x1:.0f}, y {y1:.0f}"
+                worst = f"worst: {report.entry.name} at {fault.t_us / 1e6:.3f} s, {name}, {where}"
+            counts.append(FaultCount(kind, number, checked, worst))
         return counts
 
     def rows(self) -> list[tuple[str, ...]]:
@@ -229,7 +237,7 @@ class Inspection:
         if self.verdict:
             parts += ["", self.verdict]
         if self.classes:
-            cells = [each.cells() for each in self.classes]
+            cells = [each.cells for each in self.classes]
             real = references.REAL_BOXES if self.is_compared else ()
             parts += ["", _table(references.BOX_COLUMNS, [*cells, *real])]
             if self.motion_source:
@@ -261,7 +269,16 @@ class Inspection:
             "motion_source": self.motion_source,
             "files_compared": self.files_compared,
             "flags": list(self.flags),
-            "recordings": [_report_dict(report) for report in self.reports],
+            "recordings": [
+                {
+                    "name": report.entry.name,
+                    "split": report.entry.split,
+                    "format": report.format,
+                    "events": _to_plain(report.events),
+                    "labels": report.labels and report.labels.to_dict(),
+                }
+                for report in self.reports
+            ],
             "notes": self.remarks,
         }
 
@@ -316,39 +333,10 @@ def inspect(
     return Inspection(str(dataset), split, tuple(reports), tuple(unreadable), num_files, flags)
 
 
-def _describe_fault(report: RecordingReport, fault: Fault) -> str:
-    x1, y1, x2, y2 = fault.box
-    name = report.class_name(fault.class_id) + (f" of track {fault.track_id}" if fault.track_id >= 0 else "")
-    return (
-        f"worst: {report.entry.name} at {fault.t_us / 1e6:.3f} s, {name},"
-        f" {x2 - x1:.0f}×{y2 - y1:.0f} px at x {x1:.0f}, y {y1:.0f}"
-    )
-
-
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """A table with a line under its header; the first ``left`` columns are aligned to the left."""
     top, *lines = format_table([header, *rows], range(left)).split("\n")
     return "\n".join([top, "─" * max(map(len, [top, *lines])), *lines])
-
-
-def _report_dict(report: RecordingReport) -> dict[str, Any]:
-    labels = report.labels
-    return {
-        "name": report.entry.name,
-        "split": report.entry.split,
-        "format": report.format,
-        "events": _to_plain(report.events),
-        "labels": labels
-        and {
-            "num_boxes": labels.num_boxes,
-            "num_times": labels.num_times,
-            "rate_hz": labels.rate_hz,
-            "truth_hz": labels.truth_hz,
-            "faults": labels.counts,
-            "checked": labels.checked,
-            "worst": [vars(fault) for fault in labels.faults],
-        },
-    }
 
 
 def _to_plain(value: Any) -> Any:

@@ -14,6 +14,7 @@ distinguished by the events inside their box: at a red light cars drive past par
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +82,13 @@ class LabelStatistics:
     checked: dict[str, int]  #: how many boxes or tracks each kind of fault was looked for in
     counts: dict[str, int]  #: faults found, by kind
     faults: tuple[Fault, ...]  #: the largest box of each kind first, at most ten of a kind
-    truth_hz: float | None = None  #: rate of the exact boxes that speeds, lives and faults are of; None: of the labels
+    truth_hz: float | None = None  #: rate of the exact boxes, if speeds, lives and faults come from these
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, without the arrays."""
+        names = ("num_boxes", "num_times", "rate_hz", "truth_hz", "checked")
+        plain = {name: getattr(self, name) for name in names}
+        return plain | {"faults": self.counts, "worst": [vars(fault) for fault in self.faults]}
 
 
 def label_statistics(
@@ -96,7 +103,7 @@ def label_statistics(
 
     Args:
         recording: open, with at least one event.
-        labels: those that belong to it.
+        labels: boxes of the recording.
         truth: exact boxes of the same objects at many more times, for speeds, lives and faults.
         frames: number of labelled times, evenly spread, at which boxes are compared with events.
         progress: called with the share that is done.
@@ -106,11 +113,11 @@ def label_statistics(
     if truth is not None:  # as many steps between labelled times as fit into TRUTH_SPEED_US
         apart, moving = max(1, round(TRUTH_SPEED_US * label_rate_hz(truth) / 1e6)), TRUTH_MOVING_PX_S
     speed, speed_rows = track_speeds(dense, apart)
-    life, life_rows = _lives(dense)
+    first, last = _stretches(dense, frozen=False)
     found = _Findings(dense)
     _check_geometry(found, recording)
     _check_events(found, recording, frames, speed_rows[speed > moving], progress)
-    first, last = (np.searchsorted(labels.t_us, labels.labelled_us, side) for side in ("left", "right"))
+    begins, ends = (np.searchsorted(labels.t_us, labels.labelled_us, side) for side in ("left", "right"))
     boxes = labels.boxes.astype(np.float64)
     return LabelStatistics(
         num_boxes=len(labels),
@@ -118,11 +125,11 @@ def label_statistics(
         rate_hz=label_rate_hz(labels),
         class_id=labels.class_id,
         size=(boxes[:, 2:] - boxes[:, :2]).astype(np.float32),
-        boxes_per_time=last - first,
+        boxes_per_time=ends - begins,
         speed=speed,
         speed_class=dense.class_id[speed_rows],
-        life_s=life,
-        life_class=dense.class_id[life_rows],
+        life_s=((dense.t_us[last] - dense.t_us[first]) / 1e6).astype(np.float32),
+        life_class=dense.class_id[first],
         checked=found.checked,
         counts={kind: len(rows) for kind, rows in found.rows.items()},
         faults=found.worst(10),
@@ -153,15 +160,14 @@ def _by_track(labels: Labels) -> NDArray[np.intp]:
     return order[labels.track_id[order] >= 0]
 
 
-def _lives(labels: Labels) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-    """Seconds from the first to the last label of each track, [K], and its first row, [K]."""
+def _stretches(labels: Labels, *, frozen: bool) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """First and last row of each track, [K]; if ``frozen``, of each stretch of a track on the same whole pixels."""
     order = _by_track(labels)
-    if not len(order):
-        return np.zeros(0, np.float32), order
-    starts = np.flatnonzero(np.diff(labels.track_id[order], prepend=-1))
-    ends = np.append(starts[1:], len(order)) - 1
-    first, last = order[starts], order[ends]
-    return ((labels.t_us[last] - labels.t_us[first]) / 1e6).astype(np.float32), first
+    pixels = np.rint(labels.boxes[order]).astype(np.int64) if frozen else np.zeros((len(order), 0), np.int64)
+    key = np.column_stack([labels.track_id[order], pixels])
+    starts = np.flatnonzero(np.append(True, (key[1:] != key[:-1]).any(axis=1))[: len(order)])
+    ends = np.append(starts, len(order))[1:] - 1
+    return order[starts], order[ends]
 
 
 class _Findings:
@@ -238,17 +244,11 @@ def _check_events(
 
 
 def frozen_runs(labels: Labels) -> tuple[list[tuple[int, int]], int]:
-    """First and last row of every stretch of a track that stays on the same whole pixels for 1 s or more, and the
-    number of tracks checked."""
-    order = _by_track(labels)
-    if not len(order):
-        return [], 0
-    pixels = np.column_stack([labels.track_id[order], np.rint(labels.boxes[order]).astype(np.int64)])
-    starts = np.concatenate([[0], np.flatnonzero((pixels[1:] != pixels[:-1]).any(axis=1)) + 1])
-    ends = np.append(starts[1:], len(order)) - 1
-    long = labels.t_us[order[ends]] - labels.t_us[order[starts]] >= FROZEN_US
-    runs = [(int(order[a]), int(order[b])) for a, b in zip(starts[long], ends[long], strict=True)]
-    return runs, len(np.unique(pixels[:, 0]))
+    """First and last row of each stretch of 1 s or more of a track on the same pixels, and the number of tracks."""
+    first, last = _stretches(labels, frozen=True)
+    long = labels.t_us[last] - labels.t_us[first] >= FROZEN_US
+    runs = list(zip(first[long].tolist(), last[long].tolist(), strict=True))
+    return runs, len(np.unique(labels.track_id[first]))
 
 
 def _fired(events: Events) -> NDArray[np.bool_]:

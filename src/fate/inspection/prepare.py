@@ -13,6 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -177,7 +178,14 @@ class _Run:
         self.findings += [
             Finding("missing", f"{name}: was there before and is missing now", self.old[name].split) for name in gone
         ]
-        states = {paths.name: file_states(self.root, recording_files(paths, self.kind)) for paths in recordings}
+        states: dict[str, dict[str, FileState]] = {}
+        for paths in recordings:
+            files = states[paths.name] = {}
+            for path in recording_files(paths, self.kind):
+                with suppress(OSError):  # deleted since it was listed: the examination reports it
+                    found = path.stat()
+                    state = FileState(bytes=found.st_size, mtime_ns=found.st_mtime_ns)
+                    files[path.relative_to(self.root).as_posix()] = state
         sizes = {name: sum(state.bytes for state in files.values()) for name, files in states.items()}
         total, finished, saved = sum(sizes.values()), 0, time.monotonic()
         with ThreadPoolExecutor(threads) as pool:
@@ -200,12 +208,22 @@ class _Run:
     def _one(self, paths: RecordingPaths, states: dict[str, FileState]) -> PreparedRecording:
         """The entry of a recording: that of an earlier run if nothing has changed since."""
         before = self.old.get(paths.name)
-        same = before is not None and is_unchanged(before.files, states, self.hashed)
-        if before is not None and same and (self.kind == "rvt" or has_index(self.root, before, self.kind)):
-            return before
+        if before is not None:
+            then, now = (
+                {name: (state.bytes, state.mtime_ns) for name, state in files.items()}
+                for files in (before.files, states)
+            )
+            is_hashed = all(state.sha256 for state in before.files.values())
+            is_same = then == now and (is_hashed or not self.hashed)
+            if is_same and (self.kind == "rvt" or has_index(self.root, before, self.kind)):
+                return before
         entry = examine(self.root, paths, self.kind)
-        if self.hashed:
-            hash_files(self.root, states)
+        for name, state in states.items() if self.hashed else ():
+            try:
+                with open_regular(self.root / name) as file:
+                    state.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            except (OSError, FateError):
+                state.sha256 = None  # it cannot be read, which the examination reports
         entry.files = states
         return entry
 
@@ -411,31 +429,3 @@ def recording_files(paths: RecordingPaths, kind: str) -> list[Path]:
     elif labels is not None:
         others.append(labels.with_name(f"{labels.stem}_times.npy"))
     return [paths.events, *(path for path in others if path and path.is_file())]
-
-
-def file_states(root: Path, files: Sequence[Path]) -> dict[str, FileState]:
-    """Size and time of change of each file, by its path inside the dataset; the hash is filled in later."""
-    states = {}
-    for path in files:
-        try:
-            state = path.stat()
-        except OSError:
-            continue  # deleted since it was listed: the examination reports it
-        states[path.relative_to(root).as_posix()] = FileState(bytes=state.st_size, mtime_ns=state.st_mtime_ns)
-    return states
-
-
-def hash_files(root: Path, states: dict[str, FileState]) -> None:
-    """Fill in the SHA-256 of every file; None for a file that cannot be read."""
-    for name, state in states.items():
-        try:
-            with open_regular(root / name) as file:
-                state.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        except (OSError, FateError):
-            state.sha256 = None
-
-
-def is_unchanged(old: dict[str, FileState], new: dict[str, FileState], hashed: bool) -> bool:
-    """Whether files are those of an earlier run, and, if ``hashed``, the earlier run has hashed them."""
-    then, now = ({name: (state.bytes, state.mtime_ns) for name, state in states.items()} for states in (old, new))
-    return then == now and (not hashed or all(state.sha256 for state in old.values()))

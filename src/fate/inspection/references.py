@@ -30,14 +30,10 @@ class Row:
     percent: bool = False  #: the figures are shares and are shown in percent
     own: bool = False  #: the row is shown for a dataset with another sensor too
 
-    @property
-    def scale(self) -> int:
-        """The factor by which a figure is multiplied before it is shown."""
-        return 100 if self.percent else 1
-
     def show(self, figures: dict[str, float]) -> str:
         """The figures as text; a dash for those that are not known."""
-        texts = [f"{self.scale * figures[key]:.{self.digits}f}" if key in figures else UNKNOWN for key in self.keys]
+        scale = 100 if self.percent else 1
+        texts = [f"{scale * figures[key]:.{self.digits}f}" if key in figures else UNKNOWN for key in self.keys]
         if set(texts) == {UNKNOWN}:
             return UNKNOWN
         return " / ".join(texts) + (" %" if self.percent else "")
@@ -46,7 +42,8 @@ class Row:
         """The ranges as text; empty without any."""
         if self.accept is None:
             return ""
-        ends = [tuple(f"{self.scale * bound:g}" for bound in accepted) for accepted in self.accept]
+        scale = 100 if self.percent else 1
+        ends = [tuple(f"{scale * bound:g}" for bound in accepted) for accepted in self.accept]
         shown = " / ".join(low if low == high else f"{low}–{high}" for low, high in ends)
         return shown + (" %" if self.percent else "")
 

@@ -42,7 +42,7 @@ class Subject:
 
     entry: RecordingPaths  #: its name, split and files
     class_map: ClassMap | None = None  #: the classes of the dataset; None if only the label files may have names
-    options: Mapping[str, Any] = field(default_factory=dict)  #: for ``open_recording``; they override those of the YAML
+    options: Mapping[str, Any] = field(default_factory=dict)  #: arguments of ``open_recording``; they override the YAML
     sensor: Sensor | None = None  #: for a file that does not say
 
     def open(self, sensor: Sensor | None = None) -> Recording:
@@ -130,7 +130,7 @@ class RecordingReport:
 
     @property
     def entry(self) -> RecordingPaths:
-        """Its name, split and files."""
+        """Name, split and files of the recording."""
         return self.subject.entry
 
     @property
@@ -151,7 +151,14 @@ def report_on(subject: Subject, *, windows: int, progress: Progress) -> Recordin
     with subject.open() as recording:
         events = event_statistics(recording, windows=windows, progress=scale(progress, 0.0, 0.7))
         notes: list[str] = []
-        labels, truth = (_read_boxes(subject, is_truth, recording.sensor, notes) for is_truth in (False, True))
+        tables: list[Labels | None] = []
+        for is_truth, name in ((False, "labels"), (True, "exact boxes")):
+            try:
+                tables.append(subject.read_boxes(is_truth, recording.sensor))
+            except FateError as error:  # events are reported in any case
+                notes.append(f"{name} not read: {error}")
+                tables.append(None)
+        labels, truth = tables
         boxes = truth if labels is None else labels
         if boxes is None:
             progress(1.0)
@@ -162,28 +169,14 @@ def report_on(subject: Subject, *, windows: int, progress: Progress) -> Recordin
         kind = public_kind(recording.sensor)
         if not classes and kind and boxes.class_id.max(initial=-1) < len(PUBLIC[kind].ids):
             classes = tuple(PUBLIC[kind].ids)
-        notes += _unknown_classes(subject, boxes)
+        if subject.class_map is not None and boxes.classes is not None:  # training would not see the other classes
+            known = len(subject.class_map.names)
+            others = Counter(boxes.classes[number] for number in boxes.class_id.tolist() if number >= known)
+            listed = ", ".join(f"{name} ({count})" for name, count in others.items())
+            if others:
+                notes.append(f"{subject.entry.name}: boxes of classes that the dataset does not name: {listed}")
         notes += [f"{subject.entry.name}: {note}" for note in find_mismatches(recording, boxes, truth)]
         return RecordingReport(subject, recording.format, events, measured, classes, tuple(notes), boxes)
-
-
-def _read_boxes(subject: Subject, is_truth: bool, sensor: Sensor, notes: list[str]) -> Labels | None:
-    """Read a label file; an error becomes a note, because events are reported in any case."""
-    try:
-        return subject.read_boxes(is_truth, sensor)
-    except FateError as error:
-        notes.append(f"{'exact boxes' if is_truth else 'labels'} not read: {error}")
-        return None
-
-
-def _unknown_classes(subject: Subject, labels: Labels) -> list[str]:
-    """A note on boxes of classes that the dataset does not have, which training would not see."""
-    if subject.class_map is None or labels.classes is None:
-        return []
-    known = len(subject.class_map.names)
-    counts = Counter(labels.classes[number] for number in labels.class_id.tolist() if number >= known)
-    listed = ", ".join(f"{name} ({count})" for name, count in counts.items())
-    return [f"{subject.entry.name}: boxes of classes that the dataset does not name: {listed}"] if counts else []
 
 
 @dataclass(frozen=True)
@@ -195,6 +188,7 @@ class ClassBoxes:
     speed: NDArray[np.float32]  #: [V] px/s
     life_s: NDArray[np.float32]  #: [K]
 
+    @property
     def cells(self) -> tuple[str, ...]:
         """The row of this class in a table with the columns :data:`fate.inspection.references.BOX_COLUMNS`."""
         wide = self.size[self.size[:, 1] > 0]

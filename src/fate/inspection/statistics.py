@@ -82,10 +82,10 @@ class EventStatistics:
     burst_share: float  #: events that belong to a burst of two or more
     burst_length: float  #: mean events in such a burst; 0 without bursts
     interval_p1_us: float  #: 1st percentile of the time between two events of a pixel
-    merged_interval_p1_us: float  #: the same with bursts as one event
+    merged_interval_p1_us: float  #: ``interval_p1_us`` with each burst as one event
     rate_per_second: NDArray[np.int64]  #: [seconds] events in each second from the start, the last one cut short
     pillars: dict[int, PillarStatistics]  #: by window length in µs, over the whole recording
-    busiest_pillars: dict[int, PillarStatistics]  #: the same in the busiest second
+    busiest_pillars: dict[int, PillarStatistics]  #: ``pillars`` in the busiest second
 
 
 def event_statistics(recording: Recording, *, windows: int = 200, progress: Progress | None = None) -> EventStatistics:
@@ -168,7 +168,17 @@ def pillar_statistics(recording: Recording, starts: list[int], length_us: int) -
         columns = (events.t_us - (start - BURST_US), events.x, events.y, events.p)
         active[index] = _count_pillars(*columns, first, last, counts, histograms, lost, events_seen)
     beyond = np.maximum(active - MAX_PILLARS, 0)
-    raw, merged = (_occupancy(*each) for each in zip(histograms, events_seen.tolist(), lost.tolist(), strict=True))
+    raw, merged = (
+        Occupancy(
+            p50=_quantile(histogram, 0.50),
+            p90=_quantile(histogram, 0.90),
+            p99=_quantile(histogram, 0.99),
+            above_share=float(histogram[MAX_EVENTS + 1 :].sum()) / max(1, int(histogram.sum())),
+            lost_share=int(lost[kind]) / max(1, int(events_seen[kind])),
+            histogram=histogram,
+        )
+        for kind, histogram in enumerate(histograms)
+    )
     return PillarStatistics(
         window_us=length_us,
         num_windows=len(starts),
@@ -179,18 +189,6 @@ def pillar_statistics(recording: Recording, starts: list[int], length_us: int) -
         pillars_lost_share=float(beyond.sum()) / max(1, int(active.sum())),
         raw=raw,
         merged=merged,
-    )
-
-
-def _occupancy(histogram: NDArray[np.int64], events: int, lost: int) -> Occupancy:
-    pillars = max(1, int(histogram.sum()))
-    return Occupancy(
-        p50=_quantile(histogram, 0.50),
-        p90=_quantile(histogram, 0.90),
-        p99=_quantile(histogram, 0.99),
-        above_share=float(histogram[MAX_EVENTS + 1 :].sum()) / pillars,
-        lost_share=lost / max(1, events),
-        histogram=histogram,
     )
 
 

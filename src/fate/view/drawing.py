@@ -116,15 +116,14 @@ def draw_boxes(
     picture = _checked(image)
     corners = np.asarray(boxes, np.float64).reshape(-1, 4) * scale
     count = len(corners)
-    for name, given in (("labels", labels), ("class_ids", class_ids)):
-        if given is not None and len(given) != count:
-            raise FateError(f"{len(given)} {name} were given for {count} boxes; give one for each box")
     if colours is None:
         colours = CLASS_COLOURS[0] if class_ids is None else [class_colour(int(each)) for each in class_ids]
     table = np.asarray(colours, np.int64).reshape(-1, 3)
-    if count and len(table) not in (1, count):
-        raise FateError(f"{len(table)} colours were given for {count} boxes; give one colour, or one for each")
-    shades: list[Any] = [tuple(row) for row in np.broadcast_to(table if count else table[:0], (count, 3)).tolist()]
+    table = table.repeat(count, axis=0) if len(table) == 1 else table
+    for name, given in (("labels", labels), ("class_ids", class_ids), ("colours", table if count else None)):
+        if given is not None and len(given) != count:
+            raise FateError(f"{len(given)} {name} were given for {count} boxes; give one for each box")
+    shades: list[Any] = [tuple(row) for row in table.tolist()][:count]
     canvas = Image.fromarray(picture)
     pen = ImageDraw.Draw(canvas)
     height, width = picture.shape[:2]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import os
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -66,11 +67,6 @@ def picture_address(image: NDArray[np.uint8]) -> str:
     return _address_of(buffer.getvalue())
 
 
-def plot_address(figure: Figure) -> str:
-    """Return a matplotlib figure as an address for ``<img src>``."""
-    return _address_of(_png_of_plot(figure, transparent=True))
-
-
 def _address_of(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
 
@@ -90,23 +86,26 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def plot(width: float = 4.6, height: float = 2.9) -> tuple[Figure, Any]:
-    """An empty figure and its axes, in inches, in the colours of the page."""
-    figure = new_figure(width, height)
-    axes = figure.add_subplot()
-    axes.set_facecolor("none")
-    axes.set_prop_cycle(color=PLOT_COLOURS)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(PLOT_INK)
-    axes.tick_params(which="both", colors=PLOT_INK, labelsize=8)
-    for label in (axes.xaxis.label, axes.yaxis.label, axes.title):
-        label.set_color(PLOT_INK)
-        label.set_fontsize(9)
-    axes.grid(True, color=PLOT_INK, alpha=0.25, linewidth=0.5)
-    axes.set_axisbelow(True)
-    return figure, axes
+def draw_plot(draw: Callable[..., None], *arguments: Any) -> str:
+    """Let ``draw(axes, *arguments)`` draw a plot in the colours of the page, and return its address for ``<img src>``.
+
+    The plot has a legend if anything in it has a name.
+    """
+    from matplotlib import rc_context  # noqa: PLC0415
+
+    names = ("axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color", "grid.color")
+    style: Any = dict.fromkeys(names, PLOT_INK)
+    style |= {"xtick.labelsize": 8, "ytick.labelsize": 8, "axes.labelsize": 9, "axes.titlesize": 9}
+    style |= {"axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "axes.facecolor": "none"}
+    with rc_context(style):
+        figure = new_figure(4.6, 2.9)
+        axes = figure.add_subplot()
+        axes.set_prop_cycle(color=PLOT_COLOURS)
+        axes.grid(True, alpha=0.25, linewidth=0.5)
+        draw(axes, *arguments)
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend(fontsize=7, frameon=False, labelcolor=PLOT_INK)
+        return _address_of(_png_of_plot(figure, transparent=True))
 
 
 def write_figure(figure: Figure, path: str | os.PathLike[str], dpi: int) -> None:

@@ -52,19 +52,14 @@ class VideoClock:
     @classmethod
     def over(cls, start_us: int, end_us: int, fps: float, slow: float, origin_us: int = 0) -> VideoClock:
         """Return a clock for ``[start_us, end_us)``; the first picture shows the first step, the last one the end."""
-        if not 0 < fps <= 1000 or not 0 < slow < math.inf:
-            raise FateError(
-                f"{fps:g} pictures a second and slow = {slow:g} were asked for; expected up to 1000 pictures, and a"
-                " factor above 0: 4 plays four times slower"
-            )
-        if end_us <= start_us:
-            raise FateError(f"a video from {start_us} to {end_us} µs was asked for; it must end after it starts")
-        step_us = 1e6 / (fps * slow)
+        is_known = 0 < fps <= 1000 and 0 < slow < math.inf
+        step_us = 1e6 / (fps * slow) if is_known else math.inf
         requested = (end_us - start_us) / step_us
-        if requested > MOST_FRAMES:
+        if not is_known or not 0 < requested <= MOST_FRAMES:
             raise FateError(
-                f"{(end_us - start_us) / 1e6:g} s at {fps:g} pictures a second, slowed {slow:g} times, make"
-                f" {requested:.3g} pictures; the most is {MOST_FRAMES}; give a shorter part, or a lower fps or slow"
+                f"a video from {start_us} to {end_us} µs with {fps:g} pictures a second, slowed {slow:g} times, was"
+                f" asked for; expected an end after the start, up to 1000 pictures a second, a factor above 0 (4 plays"
+                f" four times slower), and at most {MOST_FRAMES} pictures in all"
             )
         return cls(start_us + round(step_us), step_us, fps, max(1, math.ceil(requested - 1e-9)), origin_us)
 
@@ -177,9 +172,10 @@ def render_video(
             ]
             sheet = shown[0] if captions is None and len(shown) == 1 else drawing.side_by_side(shown, captions)
             rates = [f" · boxes {lookup.hz:.3g} Hz" for lookup in lookups if lookup.hz and captions is None]
-            about = _event_rate(surface.count(time) / (acc_us * 1e-6)) + "".join(rates)
+            per_s = surface.count(time) / (acc_us * 1e-6)
+            about = f"{per_s / 1e6:.2f} Mev/s" if per_s >= 1e5 else f"{per_s / 1e3:.1f} kev/s"
             since_start = f"{(time - clock.origin_us) / 1e6:.3f} s"
-            sheet = _with_footer(sheet, since_start, f"{about} · acc {acc_us / 1000:g} ms{speed}")
+            sheet = _with_footer(sheet, since_start, f"{about}{''.join(rates)} · acc {acc_us / 1000:g} ms{speed}")
             video = video or closing.enter_context(VideoWriter(path, fps, (sheet.shape[0], sheet.shape[1])))
             video.write(sheet)
             if progress is not None:
@@ -223,10 +219,6 @@ def _paint(
     boxes = np.asarray(frame.boxes).reshape(-1, 4)[kept]
     labels = drawing.label_boxes(frame, kept, classes)
     return drawing.draw_boxes(picture, boxes, labels=labels, colours=colours, thickness=max(2, factor), scale=factor)
-
-
-def _event_rate(per_s: float) -> str:
-    return f"{per_s / 1e6:.2f} Mev/s" if per_s >= 1e5 else f"{per_s / 1e3:.1f} kev/s"
 
 
 def _with_footer(picture: Picture, left: str, right: str) -> Picture:

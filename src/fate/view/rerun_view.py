@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -76,7 +77,7 @@ def show_recording(
         recording: a file, or an open recording.
         detections: a JSON file of ``fate detect``, a label file (COCO, Prophesee, npz), or frames in order of time.
         acc_us: the picture shows the events of this time before it, µs.
-        step_us: from one picture to the next, µs.
+        step_us: time from one picture to the next, µs.
         palette: colours of events, a name in ``PALETTES`` or colours of one's own.
         start_us: where to start; the recording's start unless given.
         end_us: where to end; the recording's end unless given.
@@ -86,47 +87,37 @@ def show_recording(
         save: write this ``.rrd`` file, whole or not at all, instead of opening the viewer.
         sensor, format: see ``fate.open_recording``; for a file only.
     """
-    if isinstance(recording, str | os.PathLike):
-        with open_recording(recording, sensor=sensor, format=format) as opened:
-            opened.refuse_empty()
-            return show_recording(
-                opened, detections, acc_us=acc_us, step_us=step_us, palette=palette, start_us=start_us, end_us=end_us,
-                threshold=threshold, classes=classes, max_events=max_events, save=save,
-            )  # fmt: skip
     if isinstance(detections, str | os.PathLike):
         detections, named = read_frames(detections)
         classes = classes or named
-    rerun = import_rerun()
-    start = recording.start_us if start_us is None else start_us
-    end = recording.end_us if end_us is None else end_us
-    if end <= start or step_us < 1 or max_events < 1:
-        raise FateError(
-            f"a view from {start} to {end} µs, step_us = {step_us} and max_events = {max_events} were asked for; it"
-            " must end after it starts, and the others must be at least 1"
-        )
     if save is not None and Path(save).suffix.lower() != ".rrd":
         raise FateError(f"{save}: the viewer's files end in .rrd; give such a name")
-    stream = rerun.RecordingStream("fate")
-    scene = _Scene(rerun, stream, recording, palette_of(palette), classes, threshold)
-    kept = [frame for frame in FrameLookup(detections or ()).frames if start <= frame.t_us <= end]
-    blueprint = _blueprint(rerun, scene.palette)
-    draft = None if save is None else Draft(find_target(save, seeks=True))
-    try:
-        if draft is None:
-            stream.spawn(default_blueprint=blueprint)
-        else:
-            stream.save(draft.path, default_blueprint=blueprint)
-        scene.log(kept, start, end, acc_us, step_us, max_events)
-        stream.flush()
-        if draft is not None:
-            stream.disconnect()
-            draft.commit()
-    except OSError as error:
-        raise FateError(f"{save}: cannot be written ({error.strerror or error})") from None
-    finally:
-        if draft is not None:
-            stream.disconnect()
-            draft.discard()
+    rerun = import_rerun()
+    with ExitStack() as closing:
+        if isinstance(recording, str | os.PathLike):
+            recording = closing.enter_context(open_recording(recording, sensor=sensor, format=format))
+            recording.refuse_empty()
+        start = recording.start_us if start_us is None else start_us
+        end = recording.end_us if end_us is None else end_us
+        if end <= start or step_us < 1 or max_events < 1:
+            raise FateError(
+                f"a view from {start} to {end} µs, step_us = {step_us} and max_events = {max_events} were asked for; it"
+                " must end after it starts, and the others must be at least 1"
+            )
+        stream = rerun.RecordingStream("fate")
+        scene = _Scene(rerun, stream, recording, palette_of(palette), classes, threshold)
+        kept = [frame for frame in FrameLookup(detections or ()).frames if start <= frame.t_us <= end]
+        try:
+            if save is None:
+                stream.spawn(default_blueprint=_blueprint(rerun, scene.palette))
+            else:
+                draft = closing.enter_context(Draft(find_target(save, seeks=True)))
+                closing.callback(stream.disconnect)  # before the draft gets its name
+                stream.save(draft.path, default_blueprint=_blueprint(rerun, scene.palette))
+            scene.log(kept, start, end, acc_us, step_us, max_events)
+            stream.flush()
+        except OSError as error:
+            raise FateError(f"{save}: cannot be written ({error.strerror or error})") from None
     return Shown(scene.points, scene.left_out, len(kept), scene.boxes)
 
 

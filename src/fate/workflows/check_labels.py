@@ -121,8 +121,8 @@ def check_labels(
 
     Args:
         labels: a folder that ``fate.densify`` has written.
-        dataset: that they were made for: a folder, a YAML file, or an open dataset. Recordings without labels are left
-            out, and recordings without exact ground truth if others have it (as in simulated datasets).
+        dataset: the dataset of these labels: a folder, a YAML file, or an open dataset. Recordings without labels are
+            left out, and recordings without exact ground truth if others have it (as in simulated datasets).
         hz: rates; all rates of the folder unless given.
         split, kind: see ``fate.densify``.
         progress: called with the share that is done, 0 to 1.

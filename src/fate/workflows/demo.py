@@ -83,8 +83,8 @@ def demo(
     """Simulate a drive, detect in it at two rates, and show both.
 
     Args:
-        folder: for all files.
-        seed: of the drive.
+        folder: folder for everything that is written.
+        seed: seed of the drive.
         seconds: length of the drive.
         model: a bundled name, a .safetensors file, or a detector.
         device: cpu or cuda.

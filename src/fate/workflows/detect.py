@@ -135,13 +135,13 @@ def detect(
         hz: windows per second, 1 to 1000.
         window_us: length of a window in µs; 1 / hz unless given. Longer windows overlap.
         threshold: lowest confidence of a box.
-        track: give each object a number that it keeps.
+        track: whether objects are tracked, so that each has a number.
         max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class is dropped; 1 keeps every box.
         start_us, end_us: part of the recording, µs of its clock.
-        device: cpu or cuda.
-        open_options: of ``open_recording``.
-        save: a video, .mp4.
-        report: a page, .html, with the video in it.
+        device: ``"cpu"`` or ``"cuda"``, for a name or a file of weights.
+        open_options: arguments of ``open_recording``, for a file.
+        save: name of a video to write, .mp4.
+        report: name of a page to write, .html; it contains the video.
         look: how the video shows events.
         progress: called with the windows done, the windows in all, the speed and the name of the part.
         files: files of boxes to write: ``json``, ``jsonl``, ``csv`` and ``coco``, see ``BoxFiles``.

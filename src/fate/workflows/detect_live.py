@@ -67,14 +67,14 @@ def detect_live(
     take them from ``on_frame`` or from a file.
 
     Args:
-        source: from ``inference.sources``: ``open_source``, ``play``, or an object with the same methods.
-        detector: from ``load_detector``.
+        source: what ``open_source`` or ``play`` of ``inference.sources`` returns, or an object with the same methods.
+        detector: what ``load_detector`` returns.
         hz: windows per second.
-        name: of the source, for the files.
+        name: name of the source in the files.
         budget_ms: longest time from a window's end to its boxes; two windows unless given.
         on_frame: called with every frame.
-        options: of the stream, see ``StreamOptions``, and files of boxes, see ``BoxFiles``. JSON lines and CSV can be
-            read while they grow; the others are written at the end.
+        options: options of the stream, see ``StreamOptions``, and files of boxes, see ``BoxFiles``. Files of JSON lines
+            and CSV can be read while they grow; the others are written at the end.
     """
     given: dict[str, Any] = {**options}
     files: BoxFiles = {name: given.pop(name, None) for name in BoxFiles.__annotations__}  # type: ignore[assignment]

@@ -6,7 +6,7 @@ A picture is the address of its data, with a caption.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from fate.inspection.references import UNKNOWN
 from fate.inspection.reports import ClassBoxes, RecordingReport
 from fate.inspection.statistics import MAX_EVENTS
 from fate.view.drawing import draw_boxes, draw_events, enlargement
-from fate.view.page import PLOT_COLOURS, PLOT_INK, log_axis, picture_address, plot, plot_address, write_page
+from fate.view.page import PLOT_COLOURS, PLOT_INK, draw_plot, log_axis, picture_address, write_page
 
 SAMPLES = 6  # pictures on the page
 
@@ -30,37 +30,41 @@ Reports = Sequence[RecordingReport]
 def write_inspection_page(found: Inspection, path: str | os.PathLike[str]) -> None:
     """Write a page with plots and pictures, in one HTML file; recordings are opened again for sample frames."""
     colours = {"in": "good", "out": "bad"}  # of figures in and out of the accepted range
-    classes, faults = found.classes, found.faults
+    shown = [found.reports[index] for index in _evenly(len(found.reports), SAMPLES)]
+    classes = found.classes[: len(PLOT_COLOURS)]
     write_page(
         path,
         "inspection.html",
         title=found.dataset,
         lead=found.lead,
-        verdict=_sentence(found.verdict),
+        found=found,
         sample_ms=LOOK_BACK_US // 1000,
-        samples=sample_frames(found.reports),
-        header=found.header,
+        samples=[frame for report in shown for frame in _frames(report, max(1, SAMPLES // len(shown)))],
         rows=[(*row[:-1], (row[-1], colours[row[-1]]) if row[-1] in colours else row[-1]) for row in found.rows()],
-        event_plots=plot_events(found.reports, found.is_gen1_like),
-        box_columns=references.BOX_COLUMNS,
-        boxes=[*(each.cells() for each in classes), *references.REAL_BOXES] if classes else [],
-        box_plots=plot_boxes(classes) if classes else [],
-        motion_source=_sentence(found.motion_source),
-        faults=[
-            (each.kind, (each.text(), "bad" if each.number and "standing" not in each.kind else ""), meaning)
-            for each, meaning in zip(faults, FAULTS.values(), strict=True)
+        event_plots=[
+            (draw_plot(_plot_rate, found.reports, found.is_gen1_like), "Event rate of each recording."),
+            (
+                draw_plot(_plot_occupancy, found.reports, found.is_gen1_like),
+                "Pillars of 2 × 2 pixels with events, by window length.",
+            ),
+            (draw_plot(_plot_pillar, found.reports), "How full active pillars are; the dashed line is N = 32."),
+            (draw_plot(_plot_seconds, found.reports), "Event rate over time."),
         ],
-        worst=[f"{each.kind}: {each.worst}" for each in faults if each.worst],
-        files=_sentence(found.file_summary),
-        flags=found.flags,
-        remarks=found.remarks,
+        box_columns=references.BOX_COLUMNS,
+        real_boxes=references.REAL_BOXES,
         meanings=[(row.title.strip(), row.meaning) for row in references.ROWS],
         recordings=[_recording_row(report) for report in found.reports],
+        box_plots=[
+            (draw_plot(_plot_size, classes), "Sizes of boxes."),
+            (draw_plot(_plot_speed, classes), "Speeds of box centres along tracks."),
+        ]
+        if classes
+        else [],
+        faults=[
+            (each.kind, (each.text(), "bad" if each.number and "standing" not in each.kind else ""), FAULTS[each.kind])
+            for each in found.faults
+        ],
     )
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _recording_row(report: RecordingReport) -> tuple[str, ...]:
@@ -75,12 +79,6 @@ def _recording_row(report: RecordingReport) -> tuple[str, ...]:
         f"{100 * events.pillars[5000].active_share:.1f} %",
         UNKNOWN if report.labels is None else str(report.labels.num_boxes),
     )
-
-
-def sample_frames(reports: Reports) -> list[Picture]:
-    """One frame of each of several recordings, or several of a single one; recordings are opened again."""
-    chosen = [reports[index] for index in _evenly(len(reports), SAMPLES)]
-    return [frame for report in chosen for frame in _frames(report, max(1, SAMPLES // len(chosen)))]
 
 
 def _frames(report: RecordingReport, count: int) -> list[Picture]:
@@ -111,28 +109,6 @@ def _evenly(length: int, count: int) -> list[int]:
     """At most ``count`` indices, each in the middle of its share of ``length``."""
     count = min(length, count)
     return [length * (2 * index + 1) // (2 * count) for index in range(count)]
-
-
-def plot_events(reports: Reports, is_gen1_like: bool) -> list[Picture]:
-    """Plots of events, with the accepted ranges for Gen1-like data."""
-    return [
-        (_draw(_plot_rate, reports, is_gen1_like), "Event rate of each recording."),
-        (
-            _draw(_plot_occupancy, reports, is_gen1_like),
-            "Pillars of 2 × 2 pixels with events, by window length.",
-        ),
-        (_draw(_plot_pillar, reports), "How full active pillars are; the dashed line is N = 32."),
-        (_draw(_plot_seconds, reports), "Event rate over time."),
-    ]
-
-
-def plot_boxes(classes: Sequence[ClassBoxes]) -> list[Picture]:
-    """Plots of the boxes by class."""
-    shown = classes[: len(PLOT_COLOURS)]
-    return [
-        (_draw(_plot_size, shown), "Sizes of boxes."),
-        (_draw(_plot_speed, shown), "Speeds of box centres along tracks."),
-    ]
 
 
 def _plot_rate(axes: Any, reports: Reports, is_gen1_like: bool) -> None:
@@ -210,12 +186,3 @@ def _plot_speed(axes: Any, classes: Sequence[ClassBoxes]) -> None:
             axes.hist(speed, bins, weights=weights, histtype="step", linewidth=1.4, label=each.name)
     axes.set(xlabel="px/s (slower than 1 counts as 1)", ylabel="% of the class")
     log_axis(axes.xaxis, (1,))
-
-
-def _draw(draw: Callable[..., None], *arguments: object) -> str:
-    """Let a function draw into new axes, with a legend if anything has a name; returns the address of the plot."""
-    figure, axes = plot()
-    draw(axes, *arguments)
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(fontsize=7, frameon=False, labelcolor=PLOT_INK)
-    return plot_address(figure)

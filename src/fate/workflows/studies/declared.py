@@ -8,12 +8,13 @@ the paper). Rows that share a configuration train it once.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fate.errors import FateError
 from fate.rates import PAPER_RATES
@@ -21,8 +22,11 @@ from fate.text import suggest_name
 from fate.training.config import TrainConfig, list_configs, read_config
 from fate.yaml_files import load_yaml
 
+if TYPE_CHECKING:
+    from fate.models.nms import Score
+
 _DECLARED = load_yaml(Path(__file__).with_name("studies.yaml"))
-#: Row of the study of labels → rate → published figures on Gen1: those of ``table.FIGURES`` for cars, then pedestrians.
+#: Published figures on Gen1 by row of the study of labels and rate: ``table.FIGURES`` for cars, then for pedestrians.
 PUBLISHED_LABELS: Mapping[str, Mapping[float, list[float]]] = _DECLARED["labels"]
 #: Settings that the scale "smoke" changes in every configuration.
 SMOKE: tuple[str, ...] = tuple(_DECLARED["smoke"])
@@ -71,7 +75,7 @@ class Row:
     published: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
 
     def recipe(self, folder: str) -> Recipe:
-        """Its recipe in a folder of configurations: gen1, 1mpx or sim."""
+        """Return the recipe of this row in a folder of configurations: gen1, 1mpx or sim."""
         name = f"{folder}/{self.sim if folder == 'sim' else self.config}"
         if name not in {config.name for config in list_configs()}:
             raise FateError(
@@ -108,28 +112,52 @@ def _study(
 STUDIES: Mapping[str, Study] = {study["name"]: _study(**study) for study in _DECLARED["studies"]}
 
 
-def check_request(
-    name: str,
-    scale: str | None = None,
-    seeds: int = 1,
-    only: Sequence[int] = (),
-    rows: Sequence[str] = (),
-    jobs: int = 1,
-) -> Study:
-    """The study of this name; refuses arguments of ``study`` that are wrong, before anything is opened."""
-    if name not in STUDIES:
-        raise FateError(f"study {name!r} was given; there are {', '.join(STUDIES)}{suggest_name(name, STUDIES)}")
-    if scale is not None and scale not in SCALES:
-        raise FateError(f"scale {scale!r} was given; there are {', '.join(SCALES)}")
-    known = [row.name for row in STUDIES[name].rows]
-    unknown = next((row for row in rows if row not in known), None)
-    if unknown is not None:
-        raise FateError(f"row {unknown!r} was given; {name} has {', '.join(known)}{suggest_name(unknown, known)}")
-    if any(seed not in range(seeds) for seed in only):
-        raise FateError(f"seed {max(only)} was given; seeds are counted from 0: give seeds={max(only) + 1} too")
-    if jobs < 1:
-        raise FateError(f"jobs={jobs} was given; expected 1 or more")
-    return STUDIES[name]
+@dataclass(frozen=True)
+class StudyOptions:
+    """The options of :func:`fate.study`, which explains them; wrong ones are refused before anything is opened."""
+
+    name: str
+    scale: str | None = None
+    seeds: int = 1
+    only: Sequence[int] = ()
+    rows: Sequence[str] = ()
+    device: str = "auto"
+    workers: int = 4
+    jobs: int = 1
+    settings: Sequence[str] = ()
+    weights: Mapping[str, str | os.PathLike[str]] | None = None
+    score: Score = "product"
+
+    def __post_init__(self) -> None:
+        name, only = self.name, self.only
+        if name not in STUDIES:
+            raise FateError(f"study {name!r} was given; there are {', '.join(STUDIES)}{suggest_name(name, STUDIES)}")
+        if self.scale is not None and self.scale not in SCALES:
+            raise FateError(f"scale {self.scale!r} was given; there are {', '.join(SCALES)}")
+        known = [row.name for row in self.study.rows]
+        unknown = next((row for row in self.rows if row not in known), None)
+        if unknown is not None:
+            raise FateError(f"row {unknown!r} was given; {name} has {', '.join(known)}{suggest_name(unknown, known)}")
+        if any(seed not in range(self.seeds) for seed in only):
+            raise FateError(f"seed {max(only)} was given; seeds are counted from 0: give seeds={max(only) + 1} too")
+        if self.jobs < 1:
+            raise FateError(f"jobs={self.jobs} was given; expected 1 or more")
+
+    @property
+    def study(self) -> Study:
+        """The study of this name."""
+        return STUDIES[self.name]
+
+    def is_requested(self, row: str, seed: int) -> bool:
+        """Whether this row and seed are to be run now."""
+        return (not self.rows or row in self.rows) and (not self.only or seed in self.only)
+
+    def recipes(self, kind: str) -> tuple[dict[str, str], tuple[str, ...]]:
+        """The name of the recipe of each row for a kind of dataset, and settings that change all of them."""
+        scale = self.scale or ("smoke" if self.name == "smoke" else "paper" if kind in ("gen1", "1mpx") else "sim")
+        folder = "sim" if scale != "paper" else kind if kind in ("gen1", "1mpx") else "gen1"
+        shown = [row for row in self.study.rows if folder != "1mpx" or not self.rows or row.name in self.rows]
+        return {row.name: row.recipe(folder).name for row in shown}, SMOKE if scale == "smoke" else ()
 
 
 def list_studies() -> str:

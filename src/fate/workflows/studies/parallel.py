@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from graphlib import TopologicalSorter
@@ -105,40 +104,38 @@ def run_parts(parts: Mapping[Part, set[Part]], jobs: int, runner: Runner, work: 
     sorter = TopologicalSorter(parts)
     sorter.prepare()
     ready: list[Part] = []
-    running: dict[Future[str | None], Part] = {}
     failed: dict[Part, str] = {}
-    begun, stopped = 0, False
-    with _Processes() as processes, ThreadPoolExecutor(jobs) as executor:
+    begun = 0
+    with _Processes() as processes:
         while sorter.is_active():
             ready += sorter.get_ready()
             ready.sort(key=lambda part: part.work == "evaluate")  # no other part depends on an evaluation
-            while ready and len(running) < jobs and not (processes.is_stopping or stopped):
-                part = ready.pop(0)
-                running[executor.submit(processes.run, work, runner, part)] = part
+            while ready and len(processes.running) < jobs and not processes.is_stopping:
+                processes.start(work, runner, ready.pop(0))
                 begun += 1
-            if not running:
+            if not processes.running:
                 break  # the other parts depend on one that failed, or must not start any more
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                part, problem = running.pop(future), future.result()
+            for part, problem in processes.wait():
                 if problem is None:
                     sorter.done(part)
                 elif problem == STOPPED or processes.is_stopping:
-                    stopped = True
+                    processes.is_stopping = True
                 else:
                     failed[part] = problem
     if failed:
         problems = "; ".join(f"{part.name} ({part.work}): {problem}" for part, problem in failed.items())
         left = f", and {len(parts) - begun} were not started" if begun < len(parts) else ""
         raise FateError(f"{len(failed)} of {len(parts)} parts failed{left}: {problems}.")
-    return not (processes.is_stopping or stopped)
+    return not processes.is_stopping
 
 
 class _Processes:
     """The running processes. Inside its ``with`` block, signals to stop are passed on to them."""
 
     def __init__(self) -> None:
-        self.is_stopping = False
-        self._running: set[BaseProcess] = set()
+        self.is_stopping = False  #: whether no more processes may be started
+        self.running: dict[BaseProcess, tuple[Part, Connection]] = {}
+        self._signals = 0
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -150,8 +147,8 @@ class _Processes:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def run(self, work: Work, runner: Runner, part: Part) -> str | None:
-        """Run one part in a new process and wait for it; returns what went wrong, or None."""
+    def start(self, work: Work, runner: Runner, part: Part) -> None:
+        """Start one part in a new process."""
         context = get_context("spawn")
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_start, args=(work, replace(runner, progress=None), part, theirs))
@@ -162,32 +159,38 @@ class _Processes:
         else:  # Windows
             process.start()
         theirs.close()
-        self._running.add(process)
+        self.running[process] = part, ours
         if self.is_stopping:  # the signal came while the process was being started
             process.terminate()
-        process.join()
-        self._running.discard(process)
-        with ours, suppress(EOFError):
-            return str(ours.recv())
-        if process.exitcode == 0:
-            return None
-        return f"its process ended with {process.exitcode}, see above; if nothing is there, memory may have run out"
+
+    def wait(self) -> Iterator[tuple[Part, str | None]]:
+        """Wait until a process ends; yield the part of each that has ended, and what went wrong, or None."""
+        connection.wait([process.sentinel for process in self.running])
+        for process in [process for process in self.running if process.exitcode is not None]:
+            part, answer = self.running.pop(process)
+            ended = (
+                f"its process ended with {process.exitcode}, see above; if nothing is there, memory may have run out"
+            )
+            problem = ended if process.exitcode else None
+            with answer, suppress(EOFError):
+                problem = str(answer.recv())
+            yield part, problem
 
     def _stop(self, number: int, frame: Any) -> None:
         """At the first signal every process is asked to save and end. At the second one it is killed, together with
         the processes that load data for it.
         """
-        if not self.is_stopping:
+        self.is_stopping, self._signals = True, self._signals + 1
+        if self._signals == 1:
             os.write(2, b"\nstops when all have saved; again Ctrl-C: at once\n")
-        for process in tuple(self._running):
-            if not self.is_stopping:
+        for process in tuple(self.running):
+            if self._signals == 1:
                 process.terminate()
                 continue
             if hasattr(os, "killpg") and process.pid is not None:
                 with suppress(ProcessLookupError):  # it leads no group yet
                     os.killpg(process.pid, signal.SIGKILL)
             process.kill()
-        self.is_stopping = True
 
 
 def _start(work: Work, runner: Runner, part: Part, answer: Connection) -> None:

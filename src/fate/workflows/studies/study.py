@@ -6,7 +6,7 @@ The same command continues a study that was stopped. A cell that was not run is 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,11 @@ from fate.data.dataset import Dataset
 from fate.data.opening import open_dataset, path_of
 from fate.errors import FateError
 from fate.models.checkpoints import read_card
-from fate.models.nms import Score
 from fate.progress import Progress
 from fate.simulation.writing.dataset import simulate
 from fate.text import plural, suggest_name
 from fate.training.loop import need_lightning
-from fate.workflows.studies.declared import SMOKE, Study, check_request, read_recipe
+from fate.workflows.studies.declared import StudyOptions, read_recipe
 from fate.workflows.studies.parallel import Part, find_parts, run_parts
 from fate.workflows.studies.runner import Runner, StudyStoppedError
 from fate.workflows.studies.table import LabelStudyResult, StudyResult
@@ -33,25 +32,17 @@ def study(
     dataset: str | os.PathLike[str] | Dataset | None = None,
     out: str | os.PathLike[str] = "studies",
     *,
-    scale: str | None = None,
-    seeds: int = 1,
-    only: Sequence[int] = (),
-    rows: Sequence[str] = (),
-    device: str = "auto",
-    workers: int = 4,
-    jobs: int = 1,
-    settings: Sequence[str] = (),
-    weights: Mapping[str, str | os.PathLike[str]] | None = None,
-    score: Score = "product",
     progress: Progress | None = None,
+    **options: Any,
 ) -> StudyResult:
     """Run a study of several detectors and write its table, or continue one.
 
     Args:
-        name: of the study, a key of ``STUDIES``; ``fate study --help`` lists them.
+        name: name of the study; ``fate study --list`` prints all.
         dataset: a folder, a YAML file or an open dataset with the splits train, val and test; ``"sim"`` for 300
             simulated drives, which are made once. Only ``"smoke"`` needs none: it makes its own.
         out: folder of all runs and tables. Several studies may share one, and then share runs.
+        progress: called with a text about each step.
         scale: ``"paper"`` trains the configurations for Gen1 or 1Mpx, ``"sim"`` those for simulated drives, ``"smoke"``
             the same with few steps; chosen by the dataset unless given.
         seeds: number of seeds, from 0 on.
@@ -65,50 +56,30 @@ def study(
         weights: ``{configuration: file}``: weights, such as an imported public checkpoint, that a row uses instead of
             training this configuration. Rows that start from the configuration start from these weights.
         score: what ranks boxes of YOLOX heads: ``"product"``, or ``"class"`` as in published figures of RVT and S5-ViT.
-        progress: called with a text about each step.
     """
-    declared = check_request(name, scale, seeds, only, rows, jobs)
+    chosen = StudyOptions(name, **options)
     need_lightning()
-    path = _find_dataset(name, dataset, Path(out), device, progress)
+    path = _dataset_path(name, dataset)
+    if _is_simulated(path):
+        path = _simulate(path, Path(out), chosen.device, progress)
     opened = open_dataset(path)
-    recipes, changes = _recipes(declared, opened.kind, scale, rows)
-    threads = max((os.cpu_count() or 1) // jobs, 1)
-    runner = Runner(
-        declared, str(path), Path(out), device, workers, (*changes, *settings), _given(weights or {}, recipes), score,
-        threads, progress,
-    )  # fmt: skip
-    requested = [
-        (row, seed)
-        for seed in range(seeds)
-        for row in recipes
-        if (not rows or row in rows) and (not only or seed in only)
-    ]
+    runner, recipes = _make_runner(chosen, path, opened.kind, out, progress)
     may_run, problem = True, ""
-    if jobs > 1 and declared.kind == "labels":
-        runner.report(f"{jobs} jobs were asked for; {name} runs one at a time")
-    elif jobs > 1:
-        may_run = False
-        run = runner.config(next(iter(recipes.values())), 0).run
-        if run.devices * run.nodes > 1:
-            raise FateError(
-                f"{jobs} runs at the same time were asked for, each on {run.devices * run.nodes} devices; give jobs=1,"
-                " or one device to each"
-            )
-        try:
-            if not run_parts(find_parts([(recipes[row], seed) for row, seed in requested], runner), jobs, runner):
-                runner.report("stopped; the same command continues")
-        except FateError as error:
-            problem = str(error)
-    cells: dict[str, dict[int, Any]] = {row.name: dict.fromkeys(range(seeds)) for row in declared.rows}
-    for seed in range(seeds):
+    if chosen.jobs > 1 and chosen.study.kind == "labels":
+        runner.report(f"{chosen.jobs} jobs were asked for; {name} runs one at a time")
+    elif chosen.jobs > 1:
+        may_run, problem = False, _run_in_parallel(chosen, runner, recipes)
+    cells: dict[str, dict[int, Any]] = {row.name: dict.fromkeys(range(chosen.seeds)) for row in chosen.study.rows}
+    for seed in range(chosen.seeds):
         for row, recipe in recipes.items():
             try:
-                cells[row][seed] = runner.figures(recipe, seed, may_run and (row, seed) in requested)
+                cells[row][seed] = runner.figures(recipe, seed, may_run and chosen.is_requested(row, seed))
             except StudyStoppedError:
                 may_run = False
-    hours = runner.hours({part for recipe in recipes.values() for part in read_recipe(recipe).needed()}, seeds)
-    kind = LabelStudyResult if declared.kind == "labels" else StudyResult
-    result = kind(declared, opened.name, opened.kind, tuple(range(seeds)), cells, hours)
+    used = {part for recipe in recipes.values() for part in read_recipe(recipe).needed()}
+    kind = LabelStudyResult if chosen.study.kind == "labels" else StudyResult
+    seeds = tuple(range(chosen.seeds))
+    result = kind(chosen.study, opened.name, opened.kind, seeds, cells, runner.hours(used, chosen.seeds))
     result.save(runner.out)
     if problem:
         raise FateError(f"{problem} The results so far are in {runner.out / name}.md.")
@@ -119,35 +90,61 @@ def plan_study(
     name: str,
     dataset: str | os.PathLike[str] | Dataset | None = None,
     out: str | os.PathLike[str] = "studies",
-    *,
-    scale: str | None = None,
-    seeds: int = 1,
-    only: Sequence[int] = (),
-    rows: Sequence[str] = (),
-    settings: Sequence[str] = (),
-    weights: Mapping[str, str | os.PathLike[str]] | None = None,
-    score: Score = "product",
+    **options: Any,
 ) -> str:
     """Human-readable plan of a study: what is left to train, to label and to evaluate. Nothing is run or simulated.
 
-    Same arguments as :func:`study`.
+    Same arguments as :func:`study`, without ``progress``.
     """
-    declared = check_request(name, scale, seeds, only, rows)
+    chosen = StudyOptions(name, **options)
     path = _dataset_path(name, dataset)
-    lines = [f"{name}: {declared.title}"]
-    if _is_simulated(path):
-        path = Path(out) / f"{path}-drives"
-        lines += [] if path.exists() else [f"simulate drives in {path}"]
-    kind = open_dataset(path).kind if len(lines) == 1 else "sim"
-    recipes, changes = _recipes(declared, kind, scale, rows)
-    given = _given(weights or {}, recipes)
-    runner = Runner(declared, str(path), Path(out), settings=(*changes, *settings), weights=given, score=score)
-    requested = [recipe for row, recipe in recipes.items() if not rows or row in rows]
-    parts = find_parts([(recipe, seed) for seed in only or range(seeds) for recipe in requested], runner)
+    lines, kind = [f"{name}: {chosen.study.title}"], "sim"
+    folder = Path(out) / f"{path}-drives" if _is_simulated(path) else path
+    if _is_simulated(path) and not folder.exists():
+        lines.append(f"simulate drives in {folder}")
+    else:
+        kind = open_dataset(folder).kind
+    runner, recipes = _make_runner(chosen, folder, kind, out)
+    parts = _missing_parts(chosen, runner, recipes)
     lines += [_describe(part, runner) for part in TopologicalSorter(parts).static_order()]
     steps = sum(runner.config(part.recipe, part.seed).steps for part in parts if part.work == "train")
     lines.append(f"{plural(steps, 'step')} of training are left" if parts else "everything is done")
     return "\n".join(lines)
+
+
+def _make_runner(
+    chosen: StudyOptions, path: Path, kind: str, out: str | os.PathLike[str], progress: Progress | None = None
+) -> tuple[Runner, dict[str, str]]:
+    """Return the runner of a study on a dataset of this kind, and the name of the recipe of each row."""
+    recipes, changes = chosen.recipes(kind)
+    threads = max((os.cpu_count() or 1) // chosen.jobs, 1)
+    runner = Runner(
+        chosen.study, str(path), Path(out), chosen.device, chosen.workers, (*changes, *chosen.settings),
+        _find_weights(chosen.weights or {}, recipes), chosen.score, threads, progress,
+    )  # fmt: skip
+    return runner, recipes
+
+
+def _missing_parts(chosen: StudyOptions, runner: Runner, recipes: Mapping[str, str]) -> dict[Part, set[Part]]:
+    """Return the parts of a study that are requested and not done yet, each with the parts it depends on."""
+    requested = ((row, seed) for seed in range(chosen.seeds) for row in recipes if chosen.is_requested(row, seed))
+    return find_parts([(recipes[row], seed) for row, seed in requested], runner)
+
+
+def _run_in_parallel(chosen: StudyOptions, runner: Runner, recipes: Mapping[str, str]) -> str:
+    """Run the missing parts in several processes; returns what went wrong, or an empty text."""
+    run = runner.config(next(iter(recipes.values())), 0).run
+    if run.devices * run.nodes > 1:
+        raise FateError(
+            f"{chosen.jobs} runs at the same time were asked for, each on {run.devices * run.nodes} devices; give"
+            " jobs=1, or one device to each"
+        )
+    try:
+        if not run_parts(_missing_parts(chosen, runner, recipes), chosen.jobs, runner):
+            runner.report("stopped; the same command continues")
+    except FateError as error:
+        return str(error)
+    return ""
 
 
 def _describe(part: Part, runner: Runner) -> str:
@@ -162,17 +159,7 @@ def _describe(part: Part, runner: Runner) -> str:
     return f"{work} {part.name}: at {', '.join(f'{hz:g}' for hz in rates)} Hz"
 
 
-def _recipes(
-    declared: Study, kind: str, scale: str | None, rows: Sequence[str]
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The name of the recipe of each row, and settings that change all of them."""
-    chosen = scale or ("smoke" if declared.name == "smoke" else "paper" if kind in ("gen1", "1mpx") else "sim")
-    folder = "sim" if chosen != "paper" else kind if kind in ("gen1", "1mpx") else "gen1"
-    shown = [row for row in declared.rows if not rows or row.name in rows] if folder == "1mpx" else declared.rows
-    return {row.name: row.recipe(folder).name for row in shown}, SMOKE if chosen == "smoke" else ()
-
-
-def _given(weights: Mapping[str, str | os.PathLike[str]], recipes: Mapping[str, str]) -> dict[str, Path]:
+def _find_weights(weights: Mapping[str, str | os.PathLike[str]], recipes: Mapping[str, str]) -> dict[str, Path]:
     """Given weights by the name of the recipe; refuses names that the study does not train and missing files."""
     trained = dict.fromkeys(name for recipe in recipes.values() for name in read_recipe(recipe).needed())
     known = {name.split("/")[1]: name for name in trained}
@@ -203,13 +190,8 @@ def _is_simulated(path: Path) -> bool:
     return str(path) in ("sim", "smoke") and not path.exists()
 
 
-def _find_dataset(
-    name: str, dataset: str | os.PathLike[str] | Dataset | None, out: Path, device: str, progress: Progress | None
-) -> Path:
-    """The path of the dataset of a study. The drives of ``sim`` and ``smoke`` are simulated, unless they are there."""
-    path = _dataset_path(name, dataset)
-    if not _is_simulated(path):
-        return path
+def _simulate(path: Path, out: Path, device: str, progress: Progress | None) -> Path:
+    """Simulate the drives of ``sim`` or ``smoke``, unless they are there, and return their folder."""
     folder = out / f"{path}-drives"
     if progress is not None:
         progress(0, None, f"{path} drives: in {folder}, simulated unless they are there")

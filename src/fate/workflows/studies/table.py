@@ -88,11 +88,6 @@ class StudyResult:
     def _about(self) -> str:
         return f"{self.dataset}, {plural(len(self.seeds), 'seed')}"
 
-    def conditions(self) -> str:
-        """A sentence about the hours of the study."""
-        spent = [f"{hours:.2f} hours on {device}" for device, hours in self.hours.items()]
-        return f"Training, labels and evaluation: {', '.join(spent)}." if spent else ""
-
     def _cell(self, row: Row, hz: float, metric: str) -> str:
         found = self.mean(row.name, hz, metric)
         if found is None:
@@ -104,7 +99,8 @@ class StudyResult:
     def text(self) -> str:
         """All tables as Markdown."""
         measured = [self.table()] if self.study.kind == "labels" else [*map(self.table, METRICS), self.delay_table()]
-        parts = [*measured, self.conditions()]
+        spent = ", ".join(f"{hours:.2f} hours on {device}" for device, hours in self.hours.items())
+        parts = [*measured, f"Training, labels and evaluation: {spent}." if spent else ""]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
@@ -158,7 +154,7 @@ class StudyResult:
 
 
 FIGURES = {"precision": "precision", "recall": "recall", "median_iou": "median IoU", "above_half": "IoU > 0.5"}
-#: The span of time in the table: what training uses, or what is known of recorded datasets.
+#: Spans of time that the table can show: all times, which training uses, or, for recorded datasets, annotated ones.
 SHOWN = (SPANS[1], BESIDE)
 _NAIVE = {METHODS[1]: "naive interpolation, tracks known", METHODS[2]: "naive interpolation, tracks unknown"}
 
