@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from typer import Argument, Option
+from typer import Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
@@ -12,25 +12,19 @@ from fate.errors import FateError
 
 
 def compare(
-    file: str = Argument(..., metavar="FILE", help="A recording of any supported format."),
-    model: list[str] = Option(
-        ["fate-s-tiny"], help="A bundled name or a .safetensors file; repeat the option for more columns."
-    ),
-    hz: list[str] | None = Option(None, metavar="RATES", help="Rates in Hz, one column for each; the default is 200."),
-    save: str = Option(..., metavar="OUT.mp4|OUT.png", help="Video, or picture with one row for each time."),
-    at: list[str] | None = Option(
-        None, metavar="TIME", help="Time of a row of the picture, such as +2s; repeat the option for more rows."
-    ),
-    labels: str | None = Option(None, metavar="FILE", help="Labels for a column of their own in the picture."),
+    file: str,
+    model: list[str] = Option(["fate-s-tiny"], autocompletion=args.complete_bundled),
+    hz: list[str] | None = None,
+    save: str = Option(...),
+    at: list[str] | None = None,
+    labels: str | None = None,
     window: args.Window = None,
-    threshold: args.Threshold = 0.4,
-    acc: Any = Option(
-        "50ms", metavar="TIME", parser=args.parse_duration, help="Time span of the events that are drawn, such as 50ms."
-    ),
-    slow: float = Option(1.0, min=0.01, max=10_000, help="How many times slower than the recording the video runs."),
-    palette: str = Option("dark", help="Colours: dark, light, gray, coolwarm, cvd or red-blue."),
-    start: args.Start = None,
-    end: args.End = None,
+    threshold: args.Share = 0.4,
+    acc: Any = Option("50ms", parser=args.parse_duration),
+    slow: float = Option(1.0, min=0.01, max=10_000),
+    palette: str = "dark",
+    start: args.Time = None,
+    end: args.Time = None,
     device: Device = "auto",
     **reading: Unpack[args.Reading],
 ) -> None:
