@@ -67,12 +67,14 @@ def read_recipe(name: str) -> Recipe:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table; ``published`` has AP50:95 in percent by dataset and rate."""
+    """A line of a table; ``published`` has AP in percent by dataset, metric and rate."""
 
     name: str
     config: str  #: name of its configuration for Gen1 and 1Mpx
     sim: str  #: name of its configuration for simulated drives
-    published: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
+    published: Mapping[str, Mapping[str, Mapping[float, float]]] = field(default_factory=dict)
+    parameters: float | None = None  #: published number of parameters in millions
+    latency_ms: float | None = None  #: published latency of a window on an NVIDIA T4
 
     def recipe(self, folder: str) -> Recipe:
         """Return the recipe of this row in a folder of configurations: gen1, 1mpx or sim."""
@@ -92,7 +94,11 @@ class Study:
     title: str
     rows: tuple[Row, ...]
     rates: tuple[float, ...] = PAPER_RATES
-    kind: str = "rates"  #: "rates": AP by rate; "labels": the quality of dense labels
+    kind: str = "rates"  #: "rates": AP by rate; "efficiency": latency too; "labels": the quality of dense labels
+
+
+#: Dataset, metric and key of further published figures of a row.
+_MORE_METRICS = (("gen1", "AP50", "AP50"), ("gen1", "AP75", "AP75"))
 
 
 def _study(
@@ -100,12 +106,12 @@ def _study(
 ) -> Study:
     rates, made = tuple(float(hz) for hz in rates), []
     for row in rows:
-        published = {
-            kind: dict(zip(PAPER_RATES if len(row[kind]) == len(PAPER_RATES) else rates, row[kind], strict=True))
-            for kind in ("gen1", "1mpx")
-            if kind in row
-        }
-        made.append(Row(row["name"], row["config"], row["sim"], published))
+        published: dict[str, dict[str, Mapping[float, float]]] = {}
+        for kind, metric, key in (*((kind, "AP50:95", kind) for kind in ("gen1", "1mpx")), *_MORE_METRICS):
+            if key in row:
+                known = PAPER_RATES if len(row[key]) == len(PAPER_RATES) else rates
+                published.setdefault(kind, {})[metric] = dict(zip(known, row[key], strict=True))
+        made.append(Row(row["name"], row["config"], row["sim"], published, row.get("parameters"), row.get("latency")))
     return Study(name, title, tuple(made), rates, **more)
 
 

@@ -24,21 +24,27 @@ from fate.data.opening import open_dataset
 from fate.densify.making import densify
 from fate.densify.tracklets import TrackletOptions, paper_options
 from fate.evaluation.evaluate import evaluate
+from fate.formats.opening import open_recording
+from fate.inference.loading import load_detector
 from fate.inference.running import at_once
 from fate.json_files import read_object
 from fate.models.checkpoints import load_model, read_card
 from fate.models.nms import Score
+from fate.models.zoo import build_model
 from fate.progress import Progress
 from fate.training.config import TrainConfig, make_config, read_config
 from fate.training.loop import train
 from fate.view.evaluation_pictures import draw_samples
 from fate.whole_files import write_whole
 from fate.workflows.check_labels import check_labels
+from fate.workflows.detect import detect
 from fate.workflows.studies.declared import Study, read_recipe
 from fate.workflows.studies.table import METRICS, figures_of
 
 #: About the number of windows that a GPU evaluates or labels at the same time.
 AT_ONCE = 320
+#: Windows whose latency is measured at each rate.
+LATENCY_WINDOWS = 100
 FIGURES = "figures of a study; delete it to measure them again"
 
 
@@ -96,6 +102,38 @@ class Runner:
             self.folder(recipe, seed).mkdir(parents=True, exist_ok=True)
             write_whole(self.folder(recipe, seed) / self._evaluation_file, text.encode())
         return {hz: known[hz] for hz in self.study.rates if hz in known} or None
+
+    def million_parameters(self, recipe: str) -> float:
+        """The number of parameters of a recipe's detector, in millions."""
+        model = self.config(recipe, 0).model
+        detector = build_model(
+            model.name, self.dataset.classes, self.dataset.sensor, encoder=model.encoder,
+            encoder_options=model.encoder_options, stem=model.stem, **model.options,
+        )  # fmt: skip
+        return sum(weight.numel() for weight in detector.parameters()) / 1e6
+
+    def latency(self, recipe: str, may_run: bool) -> dict[float, dict[str, float]]:
+        """Median milliseconds of a window by rate and stage on this device, for a study of efficiency.
+
+        The detector of the first seed runs window by window on the start of a test recording.
+        """
+        has_events = self.dataset.holds != "histograms"
+        if self.study.kind != "efficiency" or not has_events or not self.is_trained(recipe, 0):
+            return {}
+        device = torch.cuda.get_device_name() if self.where == "cuda" else "CPU"
+        stored = self._stored(recipe, 0, "latency.json")
+        known = stored.setdefault(device, {})
+        missing = [hz for hz in self.study.rates if f"{hz:g}" not in known]
+        if missing and may_run:
+            self.report(f"{recipe}: latency at {', '.join(f'{hz:g}' for hz in missing)} Hz")
+            detector = load_detector(self.weights_of(recipe, 0), self.where)
+            with open_recording(self.dataset.split("test").recordings[0].events_file) as recording:
+                for hz in missing:
+                    end_us = recording.start_us + LATENCY_WINDOWS * round(1e6 / hz)
+                    spent = detect(recording, detector, hz, end_us=min(end_us, recording.end_us)).summary["latency_ms"]
+                    known[f"{hz:g}"] = {stage: times[0] for stage, times in spent.items()}
+            write_whole(self.folder(recipe, 0) / "latency.json", json.dumps(stored, indent=1).encode())
+        return {float(hz): stages for hz, stages in known.items() if float(hz) in self.study.rates}
 
     def is_measured(self, recipe: str, seed: int) -> bool:
         """Whether all figures of a recipe are on the disk."""

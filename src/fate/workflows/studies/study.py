@@ -79,7 +79,10 @@ def study(
     used = {part for recipe in recipes.values() for part in read_recipe(recipe).needed()}
     kind = LabelStudyResult if chosen.study.kind == "labels" else StudyResult
     seeds = tuple(range(chosen.seeds))
-    result = kind(chosen.study, opened.name, opened.kind, seeds, cells, runner.hours(used, chosen.seeds))
+    sizes = {row: runner.million_parameters(recipe) for row, recipe in recipes.items()}
+    latency = {row: found for row, recipe in recipes.items() if (found := runner.latency(recipe, may_run))}
+    hours = runner.hours(used, chosen.seeds)
+    result = kind(chosen.study, opened.name, opened.kind, seeds, cells, hours, sizes, latency)
     result.save(runner.out)
     if problem:
         raise FateError(f"{problem} The results so far are in {runner.out / name}.md.")

@@ -9,7 +9,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from fate.workflows.studies.declared import PUBLISHED_LABELS, Row, Study
 METRICS = ("AP50:95", "AP50", "AP75")
 #: Time to detection: the median of the objects that were found, and the shares of all objects found early and missed.
 DELAYS = ("delay_p50_ms", "delay_within_100", "delay_missed")
+#: Stages of a window that the table of latency shows; on a GPU all of them are one graph, which counts as model.
+LATENCY_STAGES = ("encode", "model", "post")
 #: Colours that colour-blind people can tell apart (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 
@@ -39,6 +41,9 @@ class StudyResult:
     seeds: tuple[int, ...]
     cells: dict[str, dict[int, dict[float, dict[str, Any]] | None]]
     hours: Mapping[str, float]  #: hours of all runs so far, by device
+    parameters: Mapping[str, float] = field(default_factory=dict)  #: millions of parameters, by row
+    latency: Mapping[str, Mapping[float, Mapping[str, float]]] = field(default_factory=dict)
+    """Median milliseconds of a window by row, rate and stage; only of the study of efficiency."""
 
     def mean(self, row: str, hz: float, metric: str = METRICS[0]) -> tuple[float, float, int] | None:
         """The mean over seeds (in percent, except times), their spread (highest − lowest) and their number."""
@@ -60,9 +65,26 @@ class StudyResult:
             if kept:
                 first, last = (self.mean(row.name, hz, metric) for hz in (20.0, rates[-1]))
                 cells.append(f"{last[0] / first[0]:.0%}" if first and last and first[0] else "–")
-            rows.append(cells)
+            rows.append([*cells, self._size(row)])
         title = f"{self.study.title}; {metric} in %, {self._about}"
-        return f"{title}\n\n{format_markdown_table(['', *(f'{hz:g} Hz' for hz in rates), *kept], rows)}"
+        header = ["", *(f"{hz:g} Hz" for hz in rates), *kept, "M parameters"]
+        return f"{title}\n\n{format_markdown_table(header, rows)}"
+
+    def latency_table(self) -> str:
+        """The median time of a window by rate, all stages and each; empty for other studies."""
+        if not self.latency:
+            return ""
+        rows = []
+        for row in self.study.rows:
+            found = self.latency.get(row.name, {})
+            for hz in self.study.rates:
+                stages = found.get(hz)
+                cells = [row.name, f"{hz:g}"]
+                cells.append("not run" if stages is None else _beside_paper(stages["total"], None, row.latency_ms, 2))
+                rows.append([*cells, *("" if stages is None else f"{stages[name]:.2f}" for name in LATENCY_STAGES)])
+        header = ["", "Hz", "ms per window", *LATENCY_STAGES]
+        title = "Latency: events to boxes, median; the paper's figures are on an NVIDIA T4"
+        return f"{title}\n\n{format_markdown_table(header, rows)}"
 
     def delay_table(self) -> str:
         """The time from half visible to the first correct box, by rate; empty if that is not known for the dataset.
@@ -88,17 +110,27 @@ class StudyResult:
     def _about(self) -> str:
         return f"{self.dataset}, {plural(len(self.seeds), 'seed')}"
 
+    def _size(self, row: Row) -> str:
+        """Millions of parameters, beside the paper's if the dataset is one of the paper's."""
+        published = row.parameters if self.kind in row.published else None
+        known = self.parameters.get(row.name)
+        return "–" if known is None else _beside_paper(known, None, published, 2)
+
     def _cell(self, row: Row, hz: float, metric: str) -> str:
         found = self.mean(row.name, hz, metric)
         if found is None:
             return "not run"
-        published = row.published.get(self.kind, {}).get(hz) if metric == METRICS[0] else None
+        published = row.published.get(self.kind, {}).get(metric, {}).get(hz)
         count = f" ({found[2]} of {len(self.seeds)})" if found[2] < len(self.seeds) else ""
         return _beside_paper(found[0], found[1] if found[2] > 1 else None, published, 1, count)
 
     def text(self) -> str:
         """All tables as Markdown."""
-        measured = [self.table()] if self.study.kind == "labels" else [*map(self.table, METRICS), self.delay_table()]
+        measured = (
+            [self.table()]
+            if self.study.kind == "labels"
+            else [*map(self.table, METRICS), self.latency_table(), self.delay_table()]
+        )
         spent = ", ".join(f"{hours:.2f} hours on {device}" for device, hours in self.hours.items())
         parts = [*measured, f"Training, labels and evaluation: {spent}." if spent else ""]
         return "\n\n".join(part for part in parts if part) + "\n"
@@ -110,8 +142,12 @@ class StudyResult:
                    for seed, found in seeds.items()}
             for name, seeds in self.cells.items()
         }  # fmt: skip
-        head = {"study": self.study.name, "dataset": self.dataset, "seeds": list(self.seeds)}
-        return head | {"hours": dict(self.hours), "rows": rows}
+        head: dict[str, Any] = {"study": self.study.name, "dataset": self.dataset, "seeds": list(self.seeds)}
+        if self.latency:
+            head["latency_ms"] = {
+                row: {f"{hz:g}": dict(stages) for hz, stages in rates.items()} for row, rates in self.latency.items()
+            }
+        return head | {"million_parameters": dict(self.parameters), "hours": dict(self.hours), "rows": rows}
 
     def save(self, folder: Path) -> None:
         """Write Markdown, CSV, JSON and a picture, named after the study."""
