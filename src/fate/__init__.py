@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # "as" makes a name public for type checkers
     from fate.bench.decode import bench_decode as bench_decode
     from fate.bench.detect import bench_detect as bench_detect
     from fate.bench.encode import bench_encode as bench_encode
-    from fate.bench.simulate import bench_simulate as bench_simulate
     from fate.bench.train import bench_train as bench_train
     from fate.boxes.label_files import read_labels as read_labels
     from fate.boxes.label_files import write_labels as write_labels
@@ -54,14 +53,15 @@ if TYPE_CHECKING:  # "as" makes a name public for type checkers
     from fate.simulation.camera.camera_model import camera_preset as camera_preset
     from fate.simulation.camera.event_camera import EventCamera as EventCamera
     from fate.simulation.render.scene import Scene as Scene
-    from fate.simulation.writing.dataset import simulate as simulate
     from fate.view.rerun_view import show_recording
+    from fate.workflows.bench_simulate import bench_simulate as bench_simulate
     from fate.workflows.check_labels import check_labels as check_labels
     from fate.workflows.commands import densify as densify
     from fate.workflows.commands import evaluate as evaluate
     from fate.workflows.commands import train as train
     from fate.workflows.demo import demo as demo
     from fate.workflows.detect import detect as detect
+    from fate.workflows.simulate import simulate as simulate
     from fate.workflows.studies.study import study as study
 
     models, view = list_models, show_recording

@@ -17,8 +17,8 @@ from fate import FateError
 from fate.simulation.art.catalogue import SPLITS
 from fate.simulation.render.scene import PROFILES
 from fate.simulation.writing import request
-from fate.simulation.writing.dataset import simulate
 from fate.simulation.writing.request import SHARES, Request, scene_seed, splits_in_turn
+from fate.workflows.simulate import simulate
 
 
 @given(st.integers(1, 300), st.integers(0, 300), st.tuples(*[st.floats(0.05, 1)] * 3))
@@ -150,7 +150,7 @@ def test_bad_arguments_are_refused_without_loading_torch(tmp_path: Path) -> None
     code = f"""
         import sys
         from fate.errors import FateError
-        from fate.simulation.writing.dataset import simulate
+        from fate.workflows.simulate import simulate
         try:
             simulate({str(tmp_path / "set")!r}, recordings=0)
         except FateError:

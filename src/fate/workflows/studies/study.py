@@ -19,9 +19,9 @@ from fate.errors import FateError
 from fate.models.checkpoints import read_card
 from fate.models.nms import Score
 from fate.progress import Progress
-from fate.simulation.writing.dataset import simulate
 from fate.text import plural, suggest_name
 from fate.training.loop import need_lightning
+from fate.workflows.simulate import simulate
 from fate.workflows.studies.declared import SMOKE, Study, check_request, read_recipe
 from fate.workflows.studies.parallel import Part, find_parts, run_parts
 from fate.workflows.studies.runner import Runner, StudyStoppedError
