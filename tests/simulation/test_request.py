@@ -114,8 +114,8 @@ def test_impossible_arguments_are_one_sentence_and_nothing_is_made(
 @pytest.mark.parametrize(
     ("folder", "words"),
     [
-        (None, "the folder None was given"),
-        (7, "the folder 7 was given"),
+        (None, "None: no folder can be there"),
+        (7, "7: no folder can be there"),
         ("n" * 256, "no folder can be there .*too long"),
         ("/".join(["n" * 200] * 30), "no folder can be there .*too long"),
     ],

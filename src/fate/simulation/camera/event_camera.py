@@ -211,18 +211,14 @@ class EventCamera:
         """
         light = torch.as_tensor(frames)
         light = light[None] if light.ndim == 3 else light
-        if not light.is_floating_point():
-            raise FateError(
-                f"frames of {light.dtype} were given; expected linear light as floats, where 1 is white: divide 8-bit"
-                " frames by 255, and undo their gamma"
-            )
         times = [int(time) for time in t_us]
         if any(time != exact for time, exact in zip(times, t_us, strict=True)):
             raise FateError("times between microseconds were given; times are whole microseconds, not seconds")
-        if light.ndim != 4 or light.shape[1] != len(times) or len(times) < 2:
+        if not light.is_floating_point() or light.ndim != 4 or light.shape[1] != len(times) or len(times) < 2:
             raise FateError(
-                f"frames of shape {tuple(light.shape)} and {len(times)} times were given; expected [T, H, W] or"
-                " [B, T, H, W] with one time for each of two or more frames"
+                f"frames {tuple(light.shape)} of {light.dtype} and {len(times)} times were given; expected"
+                " linear light as floats, [T, H, W] or [B, T, H, W], with one time for each of two or more frames; 1 is"
+                " white: divide 8-bit frames by 255, and undo their gamma"
             )
         self.start(light[:, 0], times[0])
         steps: list[PixelEvents] = []
