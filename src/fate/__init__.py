@@ -72,7 +72,6 @@ _MODULES = {
     "bench.decode": ("bench_decode",),
     "bench.detect": ("bench_detect",),
     "bench.encode": ("bench_encode",),
-    "bench.simulate": ("bench_simulate",),
     "bench.train": ("bench_train",),
     "boxes.label_files": ("read_labels", "write_labels"),
     "boxes.labels": ("LabelSource", "Labels"),
@@ -99,11 +98,12 @@ _MODULES = {
     "simulation.camera.camera_model": ("CameraModel", "camera_preset"),
     "simulation.camera.event_camera": ("EventCamera",),
     "simulation.render.scene": ("Scene",),
-    "simulation.writing.dataset": ("simulate",),
+    "workflows.bench_simulate": ("bench_simulate",),
     "workflows.check_labels": ("check_labels",),
     "workflows.commands": ("evaluate", "train"),
     "workflows.demo": ("demo",),
     "workflows.detect": ("detect",),
+    "workflows.simulate": ("simulate",),
     "workflows.studies.study": ("study",),
 }
 #: Packages that are called like a command, and can be called.
