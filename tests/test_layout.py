@@ -22,7 +22,7 @@ SPINE = (
     ("evaluation", "densify"),
     ("training",),
 )
-TOOLS = (("view",), ("simulation", "inspection"), ("bench",))
+TOOLS = (("view", "simulation", "inspection", "bench"),)
 LAYERS = (*SPINE, *TOOLS, ("workflows",), ("cli",))
 HEIGHT = {package: height for height, layer in enumerate(LAYERS, start=1) for package in layer}
 

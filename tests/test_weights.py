@@ -19,9 +19,9 @@ from fate.errors import FateError
 from fate.inference.loading import DEFAULT_DETECTOR, FASTEST_ON_A_CPU, WEIGHTS, bundled_weights
 from fate.models.checkpoints import load_model, read_card, save_model
 from fate.models.zoo import build_model
-from fate.simulation.writing.dataset import simulate
 from fate.workflows.demo import demo
 from fate.workflows.detect import detect
+from fate.workflows.simulate import simulate
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "model_card.py"

@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # "as" makes a name public for type checkers
     from fate.bench.decode import bench_decode as bench_decode
     from fate.bench.detect import bench_detect as bench_detect
     from fate.bench.encode import bench_encode as bench_encode
-    from fate.bench.simulate import bench_simulate as bench_simulate
     from fate.bench.train import bench_train as bench_train
     from fate.boxes.label_files import read_labels as read_labels
     from fate.boxes.label_files import write_labels as write_labels
@@ -54,8 +53,8 @@ if TYPE_CHECKING:  # "as" makes a name public for type checkers
     from fate.simulation.camera.camera_model import camera_preset as camera_preset
     from fate.simulation.camera.event_camera import EventCamera as EventCamera
     from fate.simulation.render.scene import Scene as Scene
-    from fate.simulation.writing.dataset import simulate as simulate
     from fate.view.rerun_view import show_recording
+    from fate.workflows.bench_simulate import bench_simulate as bench_simulate
     from fate.workflows.check_labels import check_labels as check_labels
     from fate.workflows.commands import densify as densify
     from fate.workflows.commands import evaluate as evaluate
@@ -65,6 +64,7 @@ if TYPE_CHECKING:  # "as" makes a name public for type checkers
     from fate.workflows.detect import detect as detect
     from fate.workflows.rehearsal import RehearsalRequest as RehearsalRequest
     from fate.workflows.rehearsal import rehearse as rehearse
+    from fate.workflows.simulate import simulate as simulate
     from fate.workflows.studies.study import study as study
 
     models, view = list_models, show_recording
@@ -75,7 +75,6 @@ _MODULES = {
     "bench.decode": ("bench_decode",),
     "bench.detect": ("bench_detect",),
     "bench.encode": ("bench_encode",),
-    "bench.simulate": ("bench_simulate",),
     "bench.train": ("bench_train",),
     "boxes.label_files": ("read_labels", "write_labels"),
     "boxes.labels": ("LabelSource", "Labels"),
@@ -102,13 +101,14 @@ _MODULES = {
     "simulation.camera.camera_model": ("CameraModel", "camera_preset"),
     "simulation.camera.event_camera": ("EventCamera",),
     "simulation.render.scene": ("Scene",),
-    "simulation.writing.dataset": ("simulate",),
+    "workflows.bench_simulate": ("bench_simulate",),
     "workflows.check_labels": ("check_labels",),
     "workflows.commands": ("evaluate", "train"),
     "workflows.demo": ("demo",),
     "workflows.detect": ("detect",),
     "workflows.compare": ("compare",),
     "workflows.rehearsal": ("RehearsalRequest", "rehearse"),
+    "workflows.simulate": ("simulate",),
     "workflows.studies.study": ("study",),
 }
 #: Packages that are called like a command, and can be called.

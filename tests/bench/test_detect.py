@@ -19,6 +19,7 @@ def events() -> Events:
 
 def test_every_model_rate_and_way_has_its_row_with_all_stages(events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fate.bench.detect.CALLS", 3)
+    monkeypatch.setattr("fate.bench.detect.FIRST_CALLS", 1)
     result = bench_detect(events, ["fate-s-nano"], hz=(20, 100))
     rows = [(m.model, m.hz, m.way, m.precision) for m in result.measurements]
     assert rows == [("fate-s-nano", hz, way, "float32") for hz in (20, 100) for way in ("eager", "streaming")]

@@ -15,14 +15,14 @@ from tests.cli.running import fate
 
 
 def test_a_dataset_is_made_and_summed_up_and_nothing_is_left_to_do_the_second_time(tmp_path: Path) -> None:
-    arguments = ["simulate", str(tmp_path / "set"), "--recordings", "2", "--seconds", "0.12", "--threads", "1"]
+    arguments = ["simulate", str(tmp_path / "set"), "--recordings", "2", "--seconds", "0.06", "--threads", "1"]
     done = fate(*arguments)
     assert done.returncode == 0, done.stderr
     found = load_manifest(tmp_path / "set")
     assert found is not None
     assert len(found.recordings) == 2
     table = [line.split() for line in done.stdout.splitlines()]
-    assert [row[:3] for row in table[1:4]] == [["train", "1", "0.12"], ["val", "1", "0.12"], ["all", "2", "0.24"]]
+    assert [row[:3] for row in table[1:4]] == [["train", "1", "0.06"], ["val", "1", "0.06"], ["all", "2", "0.12"]]
     assert f"fate inspect {tmp_path / 'set'}" in done.stdout
     assert "train/preview.mp4, val/preview.mp4" in done.stdout
     dates = {path: path.stat().st_mtime_ns for path in (tmp_path / "set").rglob("sim_*")}
@@ -70,10 +70,9 @@ def test_a_share_of_cameras_at_rest_beyond_1_is_bad_usage(tmp_path: Path) -> Non
 
 
 def test_which_recordings_are_of_cameras_at_rest_is_told_and_kept(tmp_path: Path) -> None:
-    words = ("--recordings", "4", "--seconds", "0.1", "--no-preview")
-    both, driving = (
-        fate("simulate", tmp_path / name, *words, "--at-rest", share) for name, share in (("both", "0.5"), ("no", "0"))
-    )
+    words = ("--seconds", "0.02", "--no-preview")
+    both = fate("simulate", tmp_path / "both", *words, "--recordings", "4", "--at-rest", "0.5")
+    driving = fate("simulate", tmp_path / "no", *words, "--recordings", "1")
     kept = load_manifest(tmp_path / "both")
     assert kept is not None
     expected = {job.name: job.at_rest for job in kept.request.jobs()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,12 +36,11 @@ def dataset(tmp_path: Path) -> Path:
             np.save(files[1], np.arange(3))
             listed = {f"{split}/{file.name}": file_facts(file) for file in files}
             index = made.totals()["recordings"]
-            made = made.with_recording(
-                RecordingEntry(index, name, split, index, 0.2, "cpu", "0", 1, 3000, 1, {}, {}, {}, listed)  # type: ignore[arg-type]
-            )
+            entry = RecordingEntry(index, name, split, index, 0.2, "cpu", "0", 1, 3000, 1, {}, {}, {}, listed)  # type: ignore[arg-type]
+            made = replace(made, recordings=(*made.recordings, entry))
     (home / "train" / "preview.mp4").write_bytes(bytes(5000))
-    made = made.with_preview("train", PreviewEntry(file_facts(home / "train" / "preview.mp4"), ("a",)))
-    made.save(home)
+    preview = PreviewEntry(file_facts(home / "train" / "preview.mp4"), ("a",))
+    replace(made, previews={"train": preview}).save(home)
     return home
 
 

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from fate.simulation.art import roadside
 from fate.simulation.art.buildings import FACADES, make_boundary, make_facade
-from fate.simulation.art.canvas import Canvas
 from fate.simulation.art.cars import CARS, make_car
 from fate.simulation.art.catalogue import SPLITS, Catalogue
-from fate.simulation.art.panels import MAX_TEXELS, SUM_SCALE, Body, Panel, Swing, Texture, outline, summed_area
+from fate.simulation.art.panels import MAX_TEXELS, SUM_SCALE, Body, Canvas, Panel, Swing, Texture, outline, summed_area
 from fate.simulation.art.pedestrians import LEG_SWING, PEDESTRIANS, make_pedestrian
 from fate.simulation.art.roadside import make_pole, make_shadow, make_tree
 from fate.simulation.art.two_wheelers import TWO_WHEELERS, make_two_wheeler

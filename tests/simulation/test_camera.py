@@ -180,11 +180,11 @@ def test_in_constant_light_the_leak_gives_on_events_at_its_rate(refractory: int)
     model = ideal(40, leak_hz=4.0, refractory_us=refractory, threshold_sigma=0.03)
     t_us = np.arange(0, 10_000_001, 10_000)
     events = watch(np.full((len(t_us), 40), -1.0), t_us, model)
-    maps = pixel_maps(model, 0)
+    theta_on, _, phase = pixel_maps(model, 0)
     assert events.p.all()
     for x in range(40):
         mine = events.t_us[events.x == x]
-        used_up = float(maps.phase[0, x] / maps.theta_on[0, x])
+        used_up = float(phase[0, x] / theta_on[0, x])
         assert abs(mine[0] - (1 - used_up) * 250_000) <= 1
         assert np.abs(np.diff(mine) - (250_000 + refractory)).max() <= 1
 
@@ -202,27 +202,27 @@ def test_the_leak_of_the_default_sensor_keeps_its_rate_in_single_precision() -> 
 
 def test_thresholds_have_the_mean_and_the_spread_asked_for() -> None:
     model = camera_preset("gen1", sensor=(240, 304))
-    maps = pixel_maps(model, 11)
+    theta_on, theta_off, phase = pixel_maps(model, 11)
     n = 240 * 304
-    for theta, mean in ((maps.theta_on, 0.30), (maps.theta_off, 0.25)):
+    for theta, mean in ((theta_on, 0.30), (theta_off, 0.25)):
         assert abs(float(theta.mean()) - mean) < 5 * 0.03 / math.sqrt(n)
         assert abs(float(theta.std()) - 0.03) < 5 * 0.03 / math.sqrt(2 * n)
-    correlation = np.corrcoef(maps.theta_on.flatten(), maps.theta_off.flatten())[0, 1]
+    correlation = np.corrcoef(theta_on.flatten(), theta_off.flatten())[0, 1]
     assert abs(correlation) < 5 / math.sqrt(n)
-    share = (maps.phase / 0.999 + maps.theta_off) / (maps.theta_on + maps.theta_off)
+    share = (phase / 0.999 + theta_off) / (theta_on + theta_off)
     assert 0 <= float(share.min()) <= float(share.max()) <= 1
     assert abs(float(share.mean()) - 0.5) < 5 / math.sqrt(12 * n)
 
 
 def test_mismatch_never_takes_a_threshold_below_a_fifth() -> None:
-    maps = pixel_maps(camera_preset("gen1", sensor=(100, 100), threshold_sigma=0.5), 0)
-    assert float(maps.theta_on.min()) == pytest.approx(0.06)
-    assert float(maps.theta_off.min()) == pytest.approx(0.05)
+    theta_on, theta_off, _ = pixel_maps(camera_preset("gen1", sensor=(100, 100), threshold_sigma=0.5), 0)
+    assert float(theta_on.min()) == pytest.approx(0.06)
+    assert float(theta_off.min()) == pytest.approx(0.05)
 
 
 def test_the_ideal_sensor_has_one_threshold_and_no_phase() -> None:
-    maps = pixel_maps(PRESETS["ideal"], 5)
-    assert bool((maps.theta_on == 0.30).all() and (maps.theta_off == 0.25).all() and (maps.phase == 0).all())
+    theta_on, theta_off, phase = pixel_maps(PRESETS["ideal"], 5)
+    assert bool((theta_on == 0.30).all() and (theta_off == 0.25).all() and (phase == 0).all())
 
 
 # --- the whole pixel ---
@@ -230,8 +230,7 @@ def test_the_ideal_sensor_has_one_threshold_and_no_phase() -> None:
 
 def microsecond_events(level: NDArray[Any], t_us: NDArray[Any], model: CameraModel) -> list[tuple[int, int, int]]:
     """The pixel without closed forms: photoreceptor, leak, reset and comparator advanced by 1 µs at a time."""
-    maps = pixel_maps(model, 0)
-    on, off, phase = (m[0].numpy() for m in maps)
+    on, off, phase = (each[0].numpy() for each in pixel_maps(model, 0))
     receptor = level[0].copy()
     reference = receptor - phase
     release = np.full(level.shape[1], -1.0)

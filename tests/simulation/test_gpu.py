@@ -58,7 +58,7 @@ def cameras(jitter_us: float, **changes: Any) -> list[CameraModel]:
 
 def test_split_gives_each_recording_its_own_events() -> None:
     keys = torch.sort(random_keys(0, 5000, 3, 90_000)).values
-    parts = gpu._split(keys, 4, SENSOR, 300_000)
+    parts = gpu.split_recordings(keys, 4, SENSOR, 300_000)
     assert [len(part) for part in parts] == [int((keys >> RECORDING_SHIFT == i).sum()) for i in range(4)]
     assert len(parts[3]) == 0
     for number, part in enumerate(parts):
@@ -74,14 +74,34 @@ def test_background_events_become_keys_of_their_recording() -> None:
     scene = Scene(1, seconds=0.25)
     background = BackgroundNoise(scene.camera, scene.seed)
     keys = gpu.prepare_stretch(scene, 2, half_dozen_times(scene), background).background
-    (part,) = gpu._split(torch.sort(torch.from_numpy(keys)).values, 1, SENSOR, 200_000)
+    (part,) = gpu.split_recordings(torch.sort(torch.from_numpy(keys)).values, 1, SENSOR, 200_000)
     rows = sorted(zip(*(column.tolist() for column in background.window(200_000, 250_000)), strict=True))
     assert sorted(zip(*(getattr(part, name).tolist() for name in ("t_us", "x", "y", "p")), strict=True)) == rows
 
 
+@pytest.mark.slow
+def test_workers_prepare_all_scenes_of_all_batches_in_their_order() -> None:
+    scenes = [Scene(seed, seconds=0.15) for seed in range(5)]
+    batches = [[(scene, half_dozen_times(scene)) for scene in part] for part in (scenes[:3], scenes[3:])]
+    prepared = gpu.prepare_in_workers(batches, 2, "cpu")
+    for batch in batches:
+        for (scene, _), (atlas, pixels) in zip(batch, next(prepared), strict=True):
+            np.testing.assert_array_equal(atlas.light, scene.atlas.light)
+            np.testing.assert_array_equal(
+                pixels.reference, adapted_pixels(scene.camera, scene.seed, scene.light(0)).reference
+            )
+        for stretch in range(2):
+            for (scene, times), packet in zip(batch, next(prepared), strict=True):
+                noise = BackgroundNoise(scene.camera, scene.seed)
+                expected = gpu.prepare_stretch(scene, stretch, times, noise)
+                np.testing.assert_array_equal(packet.background, expected.background)
+                np.testing.assert_array_equal(packet.surfaces.maps, expected.surfaces.maps)
+    assert next(prepared, None) is None
+
+
 @pytest.mark.parametrize("jitter_us", [0.0, 15.0, 400.0])
 def test_finishing_loses_and_doubles_nothing_but_what_leaves_the_recording(jitter_us: float) -> None:
-    finishing = gpu._GpuSensorOutput(cameras(jitter_us), [5, 6], CPU)
+    finishing = gpu.GpuSensorOutput(cameras(jitter_us), [5, 6], CPU)
     ends: list[list[Events]] = []
     count, near_the_end = 0, 0
     for stretch, length in enumerate((100_000, 100_000, 50_000)):
@@ -93,7 +113,7 @@ def test_finishing_loses_and_doubles_nothing_but_what_leaves_the_recording(jitte
             near_the_end = int((t_us >= length - 8 * jitter_us - 1).sum())
         done = finishing.finish(keys, DARK, background, stretch * 100_000, length, stretch == 2)
         assert bool((done.diff() >= 0).all())
-        ends.append(gpu._split(done, 2, SENSOR, stretch * 100_000))
+        ends.append(gpu.split_recordings(done, 2, SENSOR, stretch * 100_000))
     for recording in range(2):
         events = Events.concatenate([part[recording] for part in ends])  # refuses pieces out of order
         assert events.t_us[0] >= 0
@@ -106,7 +126,7 @@ def test_finishing_depends_on_the_events_and_not_on_their_order() -> None:
     keys, nothing = random_keys(1, 3000, 2, 100_000), torch.zeros(0, dtype=torch.int64)
     shuffled = keys[torch.randperm(len(keys), generator=torch.Generator().manual_seed(0))]
     made = [
-        gpu._GpuSensorOutput(cameras(20.0), [5, 6], CPU).finish(part, DARK, nothing, 0, 100_000, True)
+        gpu.GpuSensorOutput(cameras(20.0), [5, 6], CPU).finish(part, DARK, nothing, 0, 100_000, True)
         for part in (keys, shuffled)
     ]
     assert torch.equal(made[0], made[1])
@@ -116,8 +136,8 @@ def test_each_recording_has_its_own_jitter() -> None:
     apart = torch.arange(5_000, 95_000, 1_000)
     keys = torch.cat([keyed(recording, apart, 7, 9, 1) for recording in range(2)])
     nothing = torch.zeros(0, dtype=torch.int64)
-    done = gpu._GpuSensorOutput(cameras(15.0), [5, 6], CPU).finish(keys, DARK, nothing, 0, 100_000, True)
-    for part, sigma in zip(gpu._split(done, 2, SENSOR, 0), (15.0, 30.0), strict=True):
+    done = gpu.GpuSensorOutput(cameras(15.0), [5, 6], CPU).finish(keys, DARK, nothing, 0, 100_000, True)
+    for part, sigma in zip(gpu.split_recordings(done, 2, SENSOR, 0), (15.0, 30.0), strict=True):
         moved = part.t_us - apart.numpy()
         assert moved.std() == pytest.approx(sigma, rel=0.3)
         assert np.abs(moved).max() <= 4 * sigma + 1
@@ -129,8 +149,8 @@ def test_each_recording_has_its_own_jitter() -> None:
 def test_jitter_takes_no_event_before_the_recordings_start() -> None:
     keys = keyed(torch.zeros(400), torch.arange(400) % 20, 3, 4, 0)
     nothing = torch.zeros(0, dtype=torch.int64)
-    finishing = gpu._GpuSensorOutput(cameras(30.0), [5, 6], CPU)
-    part = gpu._split(finishing.finish(keys, DARK, nothing, 0, 100_000, True), 2, SENSOR, 0)[0]
+    finishing = gpu.GpuSensorOutput(cameras(30.0), [5, 6], CPU)
+    part = gpu.split_recordings(finishing.finish(keys, DARK, nothing, 0, 100_000, True), 2, SENSOR, 0)[0]
     assert len(part) == 400
     assert part.t_us[0] == 0
     assert (np.diff(part.t_us) >= 0).all()
@@ -141,8 +161,8 @@ def test_bursts_fall_on_recordings_that_have_them_alone() -> None:
     light = torch.full((2, 240, 304), 0.02)
     light[..., ::2] = 1.02
     keys, nothing = random_keys(3, 6000, 2, 90_000), torch.zeros(0, dtype=torch.int64)
-    done = gpu._GpuSensorOutput(two, [5, 6], CPU).finish(keys, torch.log(light), nothing, 0, 100_000, True)
-    quiet, bursting = gpu._split(done, 2, SENSOR, 0)
+    done = gpu.GpuSensorOutput(two, [5, 6], CPU).finish(keys, torch.log(light), nothing, 0, 100_000, True)
+    quiet, bursting = gpu.split_recordings(done, 2, SENSOR, 0)
     given = [keys[keys >> RECORDING_SHIFT == i] for i in range(2)]
     assert len(quiet) == len(given[0])
     assert len(bursting) > 1.5 * len(given[1])
@@ -174,9 +194,9 @@ def test_pixels_on_a_gpu_agree_with_the_cpu(seed: int, room: int) -> None:
     packet = gpu.PreparedStretch(surfaces, textures, schedule, np.zeros(0, np.int64), nothing)
     device = torch.device("cuda")
     start = (atlas, PixelState(*(part.copy() for part in pixels)))
-    batch, bases = gpu._start_batch([start, start], [scene, scene], device)
+    batch, bases = gpu.start_batch([start, start], [scene, scene], device)
     batch._keys = torch.empty(room, dtype=torch.int64, device=device)
-    keys = batch.advance(gpu._batch_stretch([packet, packet], bases, device), float(STRETCH_US)).cpu().numpy()
+    keys = batch.advance(gpu.batch_stretch([packet, packet], bases, device), float(STRETCH_US)).cpu().numpy()
     circuit = shared_circuit(scene.camera)
     ours = advance_tiles(0, 1, float(STRETCH_US), surfaces, atlas, schedule, pixels, circuit)
     expected = turns(ours & ((1 << 29) - 1), ours >> 29)

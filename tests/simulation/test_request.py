@@ -17,8 +17,8 @@ from fate import FateError
 from fate.simulation.art.catalogue import SPLITS
 from fate.simulation.render.scene import PROFILES
 from fate.simulation.writing import request
-from fate.simulation.writing.dataset import simulate
 from fate.simulation.writing.request import SHARES, Request, scene_seed, splits_in_turn
+from fate.workflows.simulate import simulate
 
 
 @given(st.integers(1, 300), st.integers(0, 300), st.tuples(*[st.floats(0.05, 1)] * 3))
@@ -114,8 +114,8 @@ def test_impossible_arguments_are_one_sentence_and_nothing_is_made(
 @pytest.mark.parametrize(
     ("folder", "words"),
     [
-        (None, "the folder None was given"),
-        (7, "the folder 7 was given"),
+        (None, "None: no folder can be there"),
+        (7, "7: no folder can be there"),
         ("n" * 256, "no folder can be there .*too long"),
         ("/".join(["n" * 200] * 30), "no folder can be there .*too long"),
     ],
@@ -150,7 +150,7 @@ def test_bad_arguments_are_refused_without_loading_torch(tmp_path: Path) -> None
     code = f"""
         import sys
         from fate.errors import FateError
-        from fate.simulation.writing.dataset import simulate
+        from fate.workflows.simulate import simulate
         try:
             simulate({str(tmp_path / "set")!r}, recordings=0)
         except FateError:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fate.simulation.writing.dataset import simulate
 from fate.training.config import make_config
 from fate.training.loop import train
+from fate.workflows.simulate import simulate
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 

@@ -6,7 +6,6 @@ they are installed; none of them is a dependency.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import tempfile
@@ -14,7 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from itertools import islice, product
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import islice, product, repeat
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +75,19 @@ def bench_decode(
     if num_events < 1 or repeats < 1:
         raise FateError(f"{num_events} events and {repeats} repeats were asked for; both must be at least 1")
     report = progress or (lambda _: None)
-    missing = [name for name in against if name in PACKAGES and importlib.util.find_spec(name) is None]
+    missing = [name for name in against if name in PACKAGES and find_spec(name) is None]
     measured = [name for name in ("fate", *against) if name not in missing]
     found = []
     with tempfile.TemporaryDirectory(prefix="fate-bench-") as folder:
-        paths = [Path(file) for file in files] or _make_files(Path(folder), num_events, report)
+        paths = [Path(file) for file in files]
+        if not paths:
+            report(f"making {len(MADE_FORMATS)} files of {num_events:,} events")
+            paths = [Path(folder) / f"made_{name}{suffix}" for name, suffix in MADE_FORMATS.items()]
+            with ExitStack() as stack:
+                writers = [stack.enter_context(open_writer(*each)) for each in zip(paths, repeat(SENSOR), MADE_FORMATS)]
+                for events in _generate_events(num_events):
+                    for writer in writers:
+                        writer.write(events)
         environment = {"FATE_CACHE_DIR": str(Path(folder) / "cache")}
         for path in paths:
             kind = recognise(path)
@@ -183,26 +192,18 @@ def _fate_seek(path: str) -> Callable[[int, int], int]:
 
 
 def _evt3_whole(path: str) -> int:
-    import evt3  # noqa: PLC0415
-
-    events = evt3.decode_file(path)
+    events = import_module("evt3").decode_file(path)
     return sum(map(len, (events.x, events.y, events.polarity, events.timestamp))) // 4
 
 
 def _faery_whole(path: str) -> int:
-    import faery  # noqa: PLC0415
-
-    return len(faery.events_stream_from_file(path).to_array())
+    return len(import_module("faery").events_stream_from_file(path).to_array())
 
 
 def _expelliarmus(path: str) -> Any:
-    from expelliarmus import Wizard  # noqa: PLC0415
-
-    return Wizard(encoding=parse_header(Path(path).read_bytes()[:65536]).event_format() or "dat")
-
-
-def _expelliarmus_whole(path: str) -> int:
-    return len(_expelliarmus(path).read(path))
+    return import_module("expelliarmus").Wizard(
+        encoding=parse_header(Path(path).read_bytes()[:65536]).event_format() or "dat"
+    )
 
 
 def _expelliarmus_windows(path: str, duration_us: int) -> Iterator[int]:
@@ -242,24 +243,15 @@ READS: dict[tuple[str, str], tuple[Callable[..., Any], tuple[str, ...] | None]] 
     ("fate", "window"): (_fate_windows, None),
     ("fate", "seek"): (_fate_seek, None),
     ("evt3", "whole"): (_evt3_whole, ("evt3",)),
-    ("faery", "whole"): (_faery_whole, ("dat", "evt2", "evt3")),
-    ("expelliarmus", "whole"): (_expelliarmus_whole, ("dat", "evt2")),
+    ("faery", "whole"): (
+        lambda path: len(import_module("faery").events_stream_from_file(path).to_array()),
+        ("dat", "evt2", "evt3"),
+    ),
+    ("expelliarmus", "whole"): (lambda path: len(_expelliarmus(path).read(path)), ("dat", "evt2")),
     ("expelliarmus", "window"): (_expelliarmus_windows, ("dat", "evt2")),
     ("searchsorted", "seek"): (_searchsorted_seek, ("dat",)),
     ("searchsorted-typed", "seek"): (partial(_searchsorted_seek, key=np.uint32), ("dat",)),
 }
-
-
-def _make_files(folder: Path, num_events: int, report: Report) -> list[Path]:
-    paths = [folder / f"made_{name}{suffix}" for name, suffix in MADE_FORMATS.items()]
-    report(f"making {len(paths)} files of {num_events:,} events")
-    with ExitStack() as stack:
-        opened = map(open_writer, paths, [SENSOR] * len(paths), MADE_FORMATS)
-        writers = [stack.enter_context(writer) for writer in opened]
-        for events in _generate_events(num_events):
-            for writer in writers:
-                writer.write(events)
-    return paths
 
 
 def _generate_events(num_events: int) -> Iterator[Events]:

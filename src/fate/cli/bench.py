@@ -88,7 +88,7 @@ def simulate(
         Request(profile, 0, seconds, recordings)
     chosen = pick_device(device)
 
-    from fate.bench.simulate import bench_simulate
+    from fate.workflows.bench_simulate import bench_simulate
 
     with args.progress_bar("simulating") as update:
         result = bench_simulate(recordings, seconds, profile, chosen, threads, update)
@@ -114,8 +114,8 @@ def encode(
     chosen = pick_device(device)
 
     from fate.bench.encode import bench_encode
-    from fate.bench.simulate import drive_events
     from fate.formats.opening import open_recording
+    from fate.workflows.bench_simulate import drive_events
 
     if file is None:
         note(f"simulating a {profile} drive")
@@ -139,7 +139,7 @@ def data(
 
     from fate.bench.data_loading import bench_data
     from fate.data.opening import open_dataset
-    from fate.simulation.writing.dataset import simulate as simulate_drives
+    from fate.workflows.simulate import simulate as simulate_drives
 
     with tempfile.TemporaryDirectory() as folder:
         if dataset is None:
@@ -165,7 +165,7 @@ def detect(
     chosen = pick_device(device)
 
     from fate.bench.detect import DEFAULT_MODELS, bench_detect, check_request
-    from fate.bench.simulate import drive_events
+    from fate.workflows.bench_simulate import drive_events
 
     with args.bad_usage():
         check_request(models or DEFAULT_MODELS, chosen, run, precision)

@@ -39,7 +39,7 @@ def simulate(
     on_cpu = device == "cpu" or (device == "auto" and (begun_on_cpu or find_spec("triton") is None))
     chosen = "cpu" if on_cpu else pick_device(device, announce=False)
 
-    from fate.simulation.writing.dataset import simulate as make
+    from fate.workflows.simulate import simulate as make
 
     with args.progress_bar("simulating") as update:
         done = make(

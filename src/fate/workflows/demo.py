@@ -16,10 +16,10 @@ from fate.formats.opening import open_recording
 from fate.inference.loading import DEFAULT_DETECTOR, FASTEST_ON_A_CPU, Model, load_detector
 from fate.inference.stream import StreamingDetector
 from fate.progress import Progress, name_part
-from fate.simulation.writing.dataset import simulate
 from fate.text import duration, plural, significant
 from fate.view.rendering import render_comparison
 from fate.workflows.detect import Detected, Look, detect
+from fate.workflows.simulate import simulate
 
 RATES = (20.0, 200.0)
 SEED = 13  # in its first 3 s a person crosses the street, and cars come close

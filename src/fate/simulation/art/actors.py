@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from scipy.signal import lfilter
 
 from fate.simulation.arrays import Float64
 from fate.simulation.art.panels import Body
@@ -147,12 +148,8 @@ def ornstein_uhlenbeck(rng: np.random.Generator, steps: int, sigma: float, time_
     """A random walk [steps] drawn back to 0, with standard deviation ``sigma`` and a memory of seconds."""
     keep = np.exp(-STEP_S / time_constant)
     kicks = rng.normal(0.0, sigma * np.sqrt(1 - keep * keep), steps)
-    values = np.empty(steps)
-    value = rng.normal(0.0, sigma)
-    for i in range(steps):
-        value = keep * value + kicks[i]
-        values[i] = value
-    return values
+    values, _ = lfilter([1.0], [1.0, -keep], kicks, zi=[keep * rng.normal(0.0, sigma)])
+    return np.asarray(values)
 
 
 def smooth(values: Float64, seconds: float) -> Float64:

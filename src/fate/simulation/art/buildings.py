@@ -14,9 +14,8 @@ from typing import Literal
 import numpy as np
 
 from fate.simulation.arrays import Float64
-from fate.simulation.art.canvas import Canvas, smooth_noise
 from fate.simulation.art.catalogue import Catalogue, choose
-from fate.simulation.art.panels import Body, Panel, Texture, vector
+from fate.simulation.art.panels import Body, Canvas, Panel, Texture, smooth_noise, vector
 
 _TEXELS = 128
 _STOREY = 3.0  # m

@@ -18,9 +18,8 @@ from typing import Literal
 
 import numpy as np
 
-from fate.simulation.art.canvas import Canvas, Point
 from fate.simulation.art.catalogue import Catalogue
-from fate.simulation.art.panels import Body, Panel, Texture, vector
+from fate.simulation.art.panels import Body, Canvas, Panel, Point, Texture, vector
 
 TYRE = 0.03
 ARCH = 0.012  # the hollow around a wheel
@@ -354,7 +353,7 @@ def _cabin_panels(shape: CarShape, cabin: Cabin, finish: Finish, with_rear: bool
     rear, front = min(cabin.rear), max(cabin.front)
     windscreen = _draw_cabin_end(shape, cabin, finish, True)
     panels = [
-        _deck(_draw_deck(finish), (cabin.rear[1], cabin.top), (cabin.front[1], cabin.top), high),
+        _cross(_draw_deck(finish), (cabin.front[1], cabin.top), (cabin.rear[1], cabin.top), high, False),
         _cross(windscreen, (cabin.front[1], cabin.top), (cabin.front[0], cabin.bottom), low, True),
     ]
     if with_rear:
@@ -375,9 +374,9 @@ def _lower_panels(shape: CarShape, finish: Finish) -> list[Panel]:
     bonnet_end = (shape.cabins[-1].front[0], shape.cabins[-1].bottom)
     if boot_end[0] - tail_edge[0] > 0.1:
         bed = boot_end[0] - tail_edge[0] > 1.0
-        panels.append(_deck(_draw_deck(finish, dark=bed), tail_edge, boot_end, half))
+        panels.append(_cross(_draw_deck(finish, dark=bed), boot_end, tail_edge, half, False))
     if nose_edge[0] - bonnet_end[0] > 0.1:
-        panels.append(_deck(_draw_deck(finish), bonnet_end, nose_edge, half))
+        panels.append(_cross(_draw_deck(finish), nose_edge, bonnet_end, half, False))
     panels += _flanks(_draw_lower_side(shape, finish), (half, half), (shape.shoulder, 0.0), (0.0, shape.length))
     panels.append(_cross(_draw_tail(shape, finish), tail_edge, (0.0, shape.sill), half, False))
     panels.append(_cross(_draw_nose(shape, finish), nose_edge, (shape.length, shape.sill), half, True))
@@ -407,14 +406,8 @@ def _lamp_panel(shape: CarShape, front: bool, emission: float) -> Panel:
 
 
 def _cross(texture: Texture, upper: Point, lower: Point, half: float, front: bool, emission: float = 0.0) -> Panel:
-    """A panel from side to side between two (z, height) edges, seen from ahead or from behind."""
+    """A panel from side to side between two (z, height) edges, seen from ahead; or from behind and from above."""
     side = 1.0 if front else -1.0
     origin = vector(side * half, -upper[1], upper[0])
     down = vector(0, upper[1] - lower[1], lower[0] - upper[0])
     return Panel(texture, origin, vector(-2 * side * half, 0, 0), down, emission=emission)
-
-
-def _deck(texture: Texture, rear: Point, front: Point, half: float) -> Panel:
-    """A panel from side to side that is seen from above, between two (z, height) edges."""
-    down = vector(0, front[1] - rear[1], rear[0] - front[0])
-    return Panel(texture, vector(-half, -front[1], front[0]), vector(2 * half, 0, 0), down)

@@ -13,9 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from fate.simulation.art.canvas import Canvas, Point, oval
 from fate.simulation.art.catalogue import Catalogue
-from fate.simulation.art.panels import Body, Panel, Swing, Texture, vector
+from fate.simulation.art.panels import Body, Canvas, Panel, Point, Swing, Texture, oval, vector
 
 LEG_SWING = 0.45  # rad to either side of upright
 ARM_SWING = 0.38

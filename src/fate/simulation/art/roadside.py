@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fate.simulation.art.canvas import Canvas, smooth_noise
 from fate.simulation.art.catalogue import choose
-from fate.simulation.art.panels import MAX_TEXELS, Body, Panel, Texture, vector
+from fate.simulation.art.panels import MAX_TEXELS, Body, Canvas, Panel, Texture, smooth_noise, vector
 
 #: Of each style of tree: range of the height in m, width over height, height of the stem over height.
 TREES = {"round": ((5.5, 9.0), 0.75, 0.32), "tall": ((8.0, 12.0), 0.40, 0.22), "bush": ((1.2, 2.4), 1.15, 0.02)}

@@ -74,9 +74,8 @@ class StreetBuilder:
         self._times = np.arange(0.0, seconds + CHECK_S, CHECK_S)
         x, z, _, _ = ego.at(self._times)
         self._ego_z = z
-        self._ways: list[Float64] = []  # of each solid thing while it is near, [4, its times]
-        self._spans: list[tuple[int, int]] = []  # which of the times those are
-        self._keep(np.stack([x, z, np.full_like(x, 0.9), np.full_like(x, 2.5)]))  # the ego car itself
+        self._ways: list[tuple[int, int, Float64]] = []  # of each solid thing: see _claim
+        self._claim(np.stack([x, z, np.full_like(x, 0.9), np.full_like(x, 2.5)]))  # the ego car itself
 
     def pick(self, bodies: list[Body]) -> Body:
         """Choose one of the bodies at random."""
@@ -87,10 +86,8 @@ class StreetBuilder:
 
         One that is not labelled hides others, and has no box itself.
         """
-        way = self._way(body, path)
-        if self._meets_someone(way):
+        if not self._claim(self._way(body, path)):
             return False
-        self._keep(way)
         self.actors.append(Actor(body, path, owner=len(self.objects) if labelled else -1, mirror=mirror))
         self.actors.append(Actor(self.shadows[id(body)], path, Layer.SHADOW))
         if labelled:
@@ -109,28 +106,23 @@ class StreetBuilder:
         """Whether something of half a length ``half`` at ``z`` beside the street would stand in a side street."""
         return any(abs(z - middle) < SIDE_STREET + half for middle in self.side_streets)
 
-    def _near(self, way: Float64) -> tuple[int, int]:
-        """The first and past-last time at which something is where the camera may see it."""
+    def _claim(self, way: Float64) -> bool:
+        """Keep the way [4, T] of something solid; False if it would pass through another one.
+
+        Only the times count from the first to the last one at which the camera may see it. They are kept as the index
+        of the first, the index past the last, and the way between them.
+        """
         near = np.flatnonzero((way[1] > self._ego_z - BEHIND) & (way[1] < self._ego_z + REACH))
-        return (int(near[0]), int(near[-1]) + 1) if len(near) else (0, 0)
-
-    def _keep(self, way: Float64) -> None:
-        begin, end = self._near(way)
-        self._ways.append(way[:, begin:end].copy())
-        self._spans.append((begin, end))
-
-    def _meets_someone(self, way: Float64) -> bool:
-        """Whether it would pass through someone while it is near."""
-        begin, end = self._near(way)
-        spans = np.array(self._spans)
-        for other in np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > begin)):
-            first, last = max(begin, spans[other, 0]), min(end, spans[other, 1])
-            theirs = self._ways[other][:, first - spans[other, 0] : last - spans[other, 0]]
-            ours = way[:, first:last]
-            apart = np.abs(theirs[:2] - ours[:2]) - theirs[2:] - ours[2:] - ELBOW_ROOM
-            if bool(np.any(np.all(apart < 0, axis=0))):
-                return True
-        return False
+        begin, end = (int(near[0]), int(near[-1]) + 1) if len(near) else (0, 0)
+        for start, stop, other in self._ways:
+            first, last = max(begin, start), min(end, stop)
+            if first < last:
+                ours, theirs = way[:, first:last], other[:, first - start : last - start]
+                apart = np.abs(theirs[:2] - ours[:2]) - theirs[2:] - ours[2:] - ELBOW_ROOM
+                if bool(np.any(np.all(apart < 0, axis=0))):
+                    return False
+        self._ways.append((begin, end, way[:, begin:end].copy()))
+        return True
 
     def _way(self, body: Body, path: Path) -> Float64:
         """x, z and half the extent along x and z, [4, T]."""

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fate.simulation.art.canvas import Canvas, Point
 from fate.simulation.art.catalogue import Catalogue
-from fate.simulation.art.panels import Body, Panel, Swing, Texture, vector
+from fate.simulation.art.panels import Body, Canvas, Panel, Point, Swing, Texture, vector
 
 _RUBBER = 0.03
 _TEXELS = 128

@@ -45,16 +45,11 @@ PHASE_SHARE = 0.999  # how much of the range between the thresholds a pixel may 
 AWAKE = -1.0  # release time of a pixel that is not in reset
 
 
-class PixelMaps(NamedTuple):
-    """What differs from pixel to pixel of one sensor, each [H, W] float64 on the CPU, in ln(light)."""
+def pixel_maps(model: CameraModel, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return theta_on, theta_off and phase (v − m at the start) of every pixel of the sensor with this seed.
 
-    theta_on: Tensor
-    theta_off: Tensor
-    phase: Tensor  # v − m at the start
-
-
-def pixel_maps(model: CameraModel, seed: int) -> PixelMaps:
-    """Thresholds and phases of the sensor with this seed; the same on every device, as they are drawn on the CPU."""
+    Each is [H, W] float64 in ln(light). They are drawn on the CPU, so they are the same on every device.
+    """
     random = noise.generator(seed, noise.PIXEL_MAPS)
     shape = (2, model.sensor.height, model.sensor.width)
     mismatch = torch.randn(shape, generator=random, dtype=torch.float64) * model.threshold_sigma
@@ -66,7 +61,7 @@ def pixel_maps(model: CameraModel, seed: int) -> PixelMaps:
     phase = torch.zeros_like(theta_on)
     if model.threshold_sigma > 0 or model.leak_hz > 0:
         phase = PHASE_SHARE * (share * (theta_on + theta_off) - theta_off)
-    return PixelMaps(theta_on, theta_off, phase)
+    return theta_on, theta_off, phase
 
 
 class PixelEvents(NamedTuple):
@@ -114,7 +109,14 @@ class EventCamera:
             self.seeds = []
         if len(self.seeds) != batch:
             raise FateError(f"the seeds {seeds!r} were given; expected {batch}, a whole number for each recording")
-        self.model, self.batch, self.device, self.dtype = model, batch, _usable(device), dtype
+        try:
+            self.device = torch.device(device)
+            torch.zeros(1, device=self.device).item()
+        except (RuntimeError, AssertionError, TypeError, ValueError) as error:  # torch has no error of its own for this
+            reason = str(error).partition("\n")[0].rstrip(".")
+            given = f"device={str(device)!r} cannot be used ({reason})"
+            raise FateError(f"{given}; give 'cpu', or 'cuda' with a GPU") from None
+        self.model, self.batch, self.dtype = model, batch, dtype
         maps = [pixel_maps(model, seed) for seed in self.seeds]
         self.theta_on, self.theta_off, self._phase = (
             torch.stack(column).to(self.device, dtype) for column in zip(*maps, strict=True)
@@ -209,18 +211,14 @@ class EventCamera:
         """
         light = torch.as_tensor(frames)
         light = light[None] if light.ndim == 3 else light
-        if not light.is_floating_point():
-            raise FateError(
-                f"frames of {light.dtype} were given; expected linear light as floats, where 1 is white: divide 8-bit"
-                " frames by 255, and undo their gamma"
-            )
         times = [int(time) for time in t_us]
         if any(time != exact for time, exact in zip(times, t_us, strict=True)):
             raise FateError("times between microseconds were given; times are whole microseconds, not seconds")
-        if light.ndim != 4 or light.shape[1] != len(times) or len(times) < 2:
+        if not light.is_floating_point() or light.ndim != 4 or light.shape[1] != len(times) or len(times) < 2:
             raise FateError(
-                f"frames of shape {tuple(light.shape)} and {len(times)} times were given; expected [T, H, W] or"
-                " [B, T, H, W] with one time for each of two or more frames"
+                f"frames {tuple(light.shape)} of {light.dtype} and {len(times)} times were given; expected"
+                " linear light as floats, [T, H, W] or [B, T, H, W], with one time for each of two or more frames; 1 is"
+                " white: divide 8-bit frames by 255, and undo their gamma"
             )
         self.start(light[:, 0], times[0])
         steps: list[PixelEvents] = []
@@ -257,14 +255,3 @@ class EventCamera:
     def _times(self, t_us: int | Tensor) -> Tensor:
         """Times of all recordings, [B] int64."""
         return torch.as_tensor(t_us, dtype=torch.int64, device=self.device).expand(self.batch)
-
-
-def _usable(device: str | torch.device) -> torch.device:
-    """The device, refused where a number cannot be put on it and taken back."""
-    try:
-        found = torch.device(device)
-        torch.zeros(1, device=found).item()
-    except (RuntimeError, AssertionError, TypeError, ValueError) as error:  # torch has no error of its own for this
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise FateError(f"device={str(device)!r} cannot be used ({reason}); give 'cpu', or 'cuda' with a GPU") from None
-    return found

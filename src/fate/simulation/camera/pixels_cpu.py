@@ -183,13 +183,15 @@ def advance_tile(tile: int, length_us: float, surfaces: Surfaces, atlas: Atlas, 
                     if found < len(keys):
                         keys[found] = event_key(times[event], top + i, left + j, signs[event])
                     found += 1
-        u0[:], v0[:] = u1, v1
+        u0, u1 = u1, u0
+        v0, v1 = v1, v0
         now += step
         step = max(min(longest, step * min(0.9 * circuit.max_change / max(largest, 1e-6), 2.0)), MIN_STEP_US)
     if found <= len(keys):
-        pixels.log_light[part], pixels.receptor[part], pixels.reference[part] = u0, v0, m
         for i in range(rows):
             for j in range(cols):
+                pixels.log_light[top + i, left + j], pixels.receptor[top + i, left + j] = u0[i, j], v0[i, j]
+                pixels.reference[top + i, left + j] = m[i, j]
                 pixels.release[top + i, left + j] = r[i, j] - length_us if r[i, j] > length_us else -1.0
     return found
 
@@ -201,11 +203,13 @@ def advance_tiles(begin: int, every: int, length_us: float, surfaces: Surfaces, 
     keys = np.empty(1 << 14, np.int64)
     used = 0
     for tile in range(begin, len(schedule.step_us), every):
-        found = advance_tile(tile, length_us, surfaces, atlas, schedule, pixels, circuit, keys[used:])
-        if used + found > len(keys):  # it did not fit and nothing was changed: make room and repeat it
-            larger = np.empty(2 * (used + found), np.int64)
-            larger[:used] = keys[:used]
-            keys = larger
+        while True:
             found = advance_tile(tile, length_us, surfaces, atlas, schedule, pixels, circuit, keys[used:])
+            if used + found <= len(keys):
+                break
+            larger = np.empty(2 * (used + found), np.int64)  # nothing was changed: make room and repeat the tile
+            for event in range(used):
+                larger[event] = keys[event]
+            keys = larger
         used += found
     return keys[:used]

@@ -9,17 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from itertools import pairwise
-from multiprocessing.connection import Connection
-from queue import Empty, Queue
-from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
@@ -52,27 +49,35 @@ class PreparedStretch(NamedTuple):
     boxes: BoxesAt
 
 
-#: The first message about a scene: its textures and pixels.
+#: The first message about a scene: its textures, and its pixels at the start.
 PreparedScene = tuple[Atlas, PixelState[Float32]]
 #: Scenes, and the times of their boxes.
 SceneShare = list[tuple[Scene, Int64]]
 
 
-def _prepare(shares: list[SceneShare], pipe: Connection) -> None:
-    """Do the work of one process: for its share of each batch, send the start of each scene and then all stretches."""
-    torch.set_num_threads(1)  # the processes share the cores among them
-    try:
-        for scenes in shares:
-            for scene, _ in scenes:
-                pipe.send((scene.atlas, adapted_pixels(scene.camera, scene.seed, scene.light(0))))
-            noises = [noise.BackgroundNoise(scene.camera, scene.seed) for scene, _ in scenes]
-            for stretch in range(max((scene.num_stretches for scene, _ in scenes), default=0)):
-                for (scene, times_us), background in zip(scenes, noises, strict=True):
-                    pipe.send(prepare_stretch(scene, stretch, times_us, background))
-    except BrokenPipeError:  # the main process has closed the pipe
-        pass
-    except Exception as error:  # it is raised again in the main process
-        pipe.send(error)
+class PreparedScenes(IterableDataset[PreparedScene | PreparedStretch | None]):
+    """What the GPU needs of each batch of scenes: first the start of every scene, then every scene stretch by stretch.
+
+    Worker ``w`` of W prepares the scenes w, w + W, … of a batch. It yields None where the last round has no scene for
+    it, so that the loader, which takes from the workers in turn, gives every round in the order of the scenes.
+    """
+
+    def __init__(self, batches: list[SceneShare]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[PreparedScene | PreparedStretch | None]:
+        worker, workers = (info.id, info.num_workers) if (info := get_worker_info()) else (0, 1)
+        for scenes in self.batches:
+            own = scenes[worker::workers]
+            missing = [None] * (-(-len(scenes) // workers) - len(own))
+            for scene, _ in own:
+                yield scene.atlas, adapted_pixels(scene.camera, scene.seed, scene.light(0))
+            yield from missing
+            noises = [noise.BackgroundNoise(scene.camera, scene.seed) for scene, _ in own]
+            for stretch in range(scenes[0][0].num_stretches):
+                for (scene, times_us), background in zip(own, noises, strict=True):
+                    yield prepare_stretch(scene, stretch, times_us, background)
+                yield from missing
 
 
 def prepare_stretch(scene: Scene, stretch: int, times_us: Int64, background: noise.BackgroundNoise) -> PreparedStretch:
@@ -86,68 +91,40 @@ def prepare_stretch(scene: Scene, stretch: int, times_us: Int64, background: noi
     )
 
 
-#: Numerical libraries read these at the start of a process; with 1 the processes leave the other cores to each other.
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+def prepare_in_workers(batches: list[SceneShare], workers: int, device: str) -> Iterator[list[Any]]:
+    """Yield what :class:`PreparedScenes` prepares, one list [scenes of the batch] at a time.
 
-
-class _Workers:
-    """Processes that prepare scenes, batch after batch: while the GPU is at one, they begin with the next.
-
-    A thread for each process takes in what it sends, a few stretches ahead of the GPU.
+    Worker processes work ahead of the GPU by a few stretches: while it is at one batch, they begin with the next.
     """
-
-    def __init__(self, batches: list[SceneShare], count: int) -> None:
-        context = worker_context(preload=__name__)
-        self._count = min(count, len(batches[0]))
-        self._processes, self._received = [], []
-        for worker in range(self._count):
-            pipe, far_end = context.Pipe(duplex=False)
-            shares = [batch[worker :: self._count] for batch in batches]
-            process = context.Process(target=_prepare, args=(shares, far_end), daemon=True)
-            before = dict(os.environ)
-            os.environ.update(ONE_THREAD)
-            process.start()
-            os.environ.clear()
-            os.environ.update(before)
-            far_end.close()  # so that the pipe ends when the process does
-            received: Queue[Any] = Queue(maxsize=AHEAD * len(shares[0]))
-            Thread(target=_receive, args=(pipe, received), daemon=True).start()
-            self._processes.append(process)
-            self._received.append(received)
-
-    def next(self, index: int) -> Any:
-        """The next message about a scene; scenes of one process take turns."""
-        message = self._received[index % self._count].get()
-        if isinstance(message, Exception):
-            raise message
-        return message
-
-    def close(self) -> None:
-        """End the processes, whatever they are doing."""
-        for process in self._processes:
-            process.terminate()
-            process.join()
-        for received in self._received:  # a thread may wait for room
-            with suppress(Empty):
-                while True:
-                    received.get_nowait()
+    workers = min(workers, len(batches[0]))
+    loader = DataLoader(
+        PreparedScenes(batches),
+        batch_size=None,
+        num_workers=workers,
+        collate_fn=_unchanged,
+        prefetch_factor=AHEAD * -(-len(batches[0]) // workers),
+        multiprocessing_context=worker_context(preload=__name__),
+    )
+    messages = iter(loader)
+    torch.zeros(1, device=device)  # the GPU starts up while the processes do
+    for scenes in batches:
+        for _ in range(1 + scenes[0][0].num_stretches):
+            try:
+                received = [next(messages) for _ in range(-(-len(scenes) // workers) * workers)]
+            except RuntimeError as error:
+                raise FateError(
+                    f"a process that prepares scenes has ended before its work was done ({error}); there may be too"
+                    " little memory: give fewer threads=N"
+                ) from error
+            yield received[: len(scenes)]
 
 
-def _receive(pipe: Connection, received: Queue[Any]) -> None:
-    """Messages from a pipe to a queue, until the pipe ends."""
-    try:
-        while True:
-            received.put(pipe.recv())
-    except (EOFError, OSError):
-        received.put(
-            FateError(
-                "a process that prepares scenes has ended before its work was done; there may be too little memory:"
-                " give fewer threads=N"
-            )
-        )
+def _unchanged(message: Any) -> Any:
+    """Keep the loader from converting numpy arrays."""
+    return message
 
 
-class _GpuSensorOutput:
+class GpuSensorOutput:
     """What comes after the pixel, for all recordings of a batch at once: ``recorder.SensorOutput`` on sorted keys."""
 
     def __init__(self, cameras: Sequence[CameraModel], seeds: Sequence[int], device: torch.device) -> None:
@@ -207,50 +184,43 @@ def record_on_gpu(
     made = [make() for make in scenes]  # the processes draw the streets, when they need them
     if not made:
         return
-    kinds = {(scene.sensor, scene.duration_us) for scene in made}
-    if len(kinds) > 1:
-        raise FateError(f"scenes of {len(kinds)} sensors and lengths were given; on a GPU all must be of one")
     size = min(max(PIXELS // (made[0].sensor.height * made[0].sensor.width), 1), len(made))
     numbers = [range(first, min(first + size, len(made))) for first in range(0, len(made), size)]
     batches: list[SceneShare] = [[(made[number], times_us(made[number])) for number in batch] for batch in numbers]
-    workers = _Workers(batches, threads or max((os.cpu_count() or 2) - 1, 1))
-    try:
-        torch.zeros(1, device=device)  # the GPU wakes up while the processes do
-        for batch, share in zip(numbers, batches, strict=True):
-            yield from _record_batch(batch, [scene for scene, _ in share], workers, torch.device(device))
-    finally:
-        workers.close()
+    prepared = prepare_in_workers(batches, threads or max((os.cpu_count() or 2) - 1, 1), device)
+    for batch, share in zip(numbers, batches, strict=True):
+        yield from _record_batch(batch, [scene for scene, _ in share], prepared, torch.device(device))
 
 
 def _record_batch(
-    numbers: Sequence[int], scenes: list[Scene], workers: _Workers, device: torch.device
+    numbers: Sequence[int], scenes: list[Scene], prepared: Iterator[list[Any]], device: torch.device
 ) -> Iterator[RecordedPiece]:
-    pixels, bases = _start_batch([workers.next(index) for index in range(len(scenes))], scenes, device)
-    finishing = _GpuSensorOutput([scene.camera for scene in scenes], [scene.seed for scene in scenes], device)
+    pixels, bases = start_batch(next(prepared), scenes, device)
+    finishing = GpuSensorOutput([scene.camera for scene in scenes], [scene.seed for scene in scenes], device)
     stretches = scenes[0].num_stretches
 
-    def prepared() -> tuple[list[PreparedStretch], StretchBatch, Tensor]:
-        packets: list[PreparedStretch] = [workers.next(index) for index in range(len(scenes))]
+    def next_stretch() -> tuple[list[PreparedStretch], StretchBatch, Tensor]:
+        packets: list[PreparedStretch] = next(prepared)
         background = [(index << RECORDING_SHIFT) | packet.background for index, packet in enumerate(packets)]
         keys = torch.from_numpy(np.concatenate(background)).to(device)
-        return packets, _batch_stretch(packets, bases, device), keys
+        return packets, batch_stretch(packets, bases, device), keys
 
     with ThreadPoolExecutor(1) as ahead:  # puts the next stretch together while the GPU is at this one
-        upcoming = ahead.submit(prepared)
+        upcoming = ahead.submit(next_stretch)
         for stretch in range(stretches):
             start_us, last = stretch * STRETCH_US, stretch == stretches - 1
             length_us = min(STRETCH_US, scenes[0].duration_us - start_us)
             packets, batch, background = upcoming.result()
             if not last:
-                upcoming = ahead.submit(prepared)
+                upcoming = ahead.submit(next_stretch)
             keys = pixels.advance(batch, float(length_us))
             done = finishing.finish(keys, pixels.state.log_light, background, start_us, length_us, last)
-            events = _split(done, len(scenes), scenes[0].sensor, start_us)
+            events = split_recordings(done, len(scenes), scenes[0].sensor, start_us)
             for number, scene, packet, piece in zip(numbers, scenes, packets, events, strict=True):
                 yield RecordedPiece(number, scene, piece, packet.boxes, last)
 
 
-def _start_batch(
+def start_batch(
     prepared_scenes: list[PreparedScene], scenes: list[Scene], device: torch.device
 ) -> tuple[GpuPixels, Int64]:
     """The pixels of a batch, and where each recording's textures begin in its tables."""
@@ -263,7 +233,7 @@ def _start_batch(
     return GpuPixels(pixels, shared, light, alpha, room=pixels.receptor.numel() * 2), bases
 
 
-def _batch_stretch(packets: list[PreparedStretch], bases: Int64, device: torch.device) -> StretchBatch:
+def batch_stretch(packets: list[PreparedStretch], bases: Int64, device: torch.device) -> StretchBatch:
     """The packets of one stretch as padded arrays on the GPU."""
     knots = len(packets[0].surfaces.maps)
     most = max(1, *(packet.surfaces.maps.shape[1] for packet in packets))
@@ -296,7 +266,7 @@ def _batch_stretch(packets: list[PreparedStretch], bases: Int64, device: torch.d
     )
 
 
-def _split(keys: Tensor, count: int, sensor: Sensor, start_us: int) -> list[Events]:
+def split_recordings(keys: Tensor, count: int, sensor: Sensor, start_us: int) -> list[Events]:
     """Sorted keys as the events of each recording."""
     borders = torch.arange(count + 1, device=keys.device) << RECORDING_SHIFT
     ends = torch.searchsorted(keys, borders).tolist()

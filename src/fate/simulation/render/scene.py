@@ -17,13 +17,13 @@ from typing import NamedTuple
 import numpy as np
 
 from fate.errors import FateError
-from fate.events.events import Events, Sensor
+from fate.events.events import Events
 from fate.simulation.arrays import Float32, Int32, Int64
 from fate.simulation.art.catalogue import SPLITS, Split
 from fate.simulation.art.street import make_street
 from fate.simulation.camera.camera_model import CameraModel, camera_preset
 from fate.simulation.render.compositing import render
-from fate.simulation.render.surfaces import KNOT_US, Atlas, Pinhole, SurfaceBuilder, Surfaces
+from fate.simulation.render.surfaces import KNOT_US, Atlas, Pinhole, SurfaceBuilder
 from fate.simulation.render.tiles import schedule_tiles
 from fate.simulation.render.visible_boxes import Outlines, find_boxes
 from fate.simulation.writing.request import Request, check_switch
@@ -43,11 +43,6 @@ class Profile:
     classes: tuple[str, ...]
     min_diagonal: float  #: pixels; smaller objects have no box, as the dataset's evaluation leaves them out
     label_hz: tuple[int, ...]  #: rates at which the public dataset is labelled; one is drawn for each recording
-
-    @property
-    def sensor(self) -> Sensor:
-        """(height, width) in pixels."""
-        return camera_preset(self.name).sensor
 
 
 PROFILES = {
@@ -97,7 +92,7 @@ class Scene:
             raise FateError(f"there is no split {split!r}; give one of {', '.join(SPLITS)}")
         check_switch("at_rest", at_rest)
         self.seed, self.profile, self.split = checked.seed, PROFILES[profile], split
-        self.classes, self.sensor = self.profile.classes, self.profile.sensor
+        self.classes, self.sensor = self.profile.classes, camera_preset(profile).sensor
         self.seconds, self.duration_us, self.at_rest = checked.seconds, checked.duration_us, bool(at_rest)
         rng = np.random.default_rng([self.seed, 0xCA3E5A])
         self.camera = draw_camera(rng, profile)
@@ -105,7 +100,8 @@ class Scene:
         self._horizon, self._height = rng.uniform(0.46, 0.56), rng.uniform(1.2, 1.4)
         if at_rest:
             self._height = rng.uniform(1.3, 5.0)
-        self.surfaces = lru_cache(maxsize=4)(self._build_surfaces)
+        knots = STRETCH_US // KNOT_US + 1
+        self.surfaces = lru_cache(maxsize=4)(lambda stretch: self.builder.surfaces(stretch * STRETCH_US, knots))
 
     def __reduce__(self) -> tuple[type[Scene], tuple[int, str, Split, float, bool]]:
         """Another process draws the same scene from the same arguments."""
@@ -140,9 +136,6 @@ class Scene:
     def num_stretches(self) -> int:
         """How many stretches of ``STRETCH_US`` the drive takes; the last one may be shorter."""
         return -(-self.duration_us // STRETCH_US)
-
-    def _build_surfaces(self, stretch: int) -> Surfaces:
-        return self.builder.surfaces(stretch * STRETCH_US, STRETCH_US // KNOT_US + 1)
 
     def _at(self, t_us: int) -> tuple[int, float]:
         """The stretch of a time, and µs since its start."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fate.compiled import compiled, inlined
+from fate.compiled import compiled
 from fate.simulation.arrays import Float32, Int32, Int64
 from fate.simulation.render.surfaces import KNOT_US, Atlas, Surfaces
 
@@ -37,44 +37,38 @@ class TileSchedule(NamedTuple):
     step_us: Float32  #: [N] longest time step
 
 
-@inlined
-def motion(maps: Float32, knot: int, k: int, x: float, y: float, flat_u: bool, flat_v: bool) -> float:
-    """How fast surface k moves at the image point (x, y) after a knot, pixels per knot.
-
-    The speed is that of lines of equal u and of equal v, at right angles to them. Along a direction in which the
-    texture does not change (``flat_u``, ``flat_v``) motion cannot be seen.
-    """
-    speed = 0.0
-    w = maps[knot, k, 6] * x + maps[knot, k, 7] * y + maps[knot, k, 8]
-    if w > 1e-9:
-        u = (maps[knot, k, 0] * x + maps[knot, k, 1] * y + maps[knot, k, 2]) / w
-        v = (maps[knot, k, 3] * x + maps[knot, k, 4] * y + maps[knot, k, 5]) / w
-        next_w = maps[knot + 1, k, 6] * x + maps[knot + 1, k, 7] * y + maps[knot + 1, k, 8]
-        next_u = maps[knot + 1, k, 0] * x + maps[knot + 1, k, 1] * y + maps[knot + 1, k, 2]
-        next_v = maps[knot + 1, k, 3] * x + maps[knot + 1, k, 4] * y + maps[knot + 1, k, 5]
-        # times w throughout: it cancels
-        ux, uy = maps[knot, k, 0] - u * maps[knot, k, 6], maps[knot, k, 1] - u * maps[knot, k, 7]
-        vx, vy = maps[knot, k, 3] - v * maps[knot, k, 6], maps[knot, k, 4] - v * maps[knot, k, 7]
-        steep_u, steep_v = max(math.sqrt(ux * ux + uy * uy), 1e-12), max(math.sqrt(vx * vx + vy * vy), 1e-12)
-        # a flat surface is still seen to move by its own borders, where they are less than a tile away
-        if not flat_u or min(u, 1.0 - u) * w < TILE * steep_u:
-            speed = abs(next_u - u * next_w) / steep_u
-        if not flat_v or min(v, 1.0 - v) * w < TILE * steep_v:
-            speed = max(speed, abs(next_v - v * next_w) / steep_v)
-    return speed
-
-
 @compiled
 def tile_motion(maps: Float32, k: int, x1: float, y1: float, x2: float, y2: float, flat_u: bool,
                 flat_v: bool) -> float:  # fmt: skip
-    """The fastest motion of surface k within a rectangle of the picture, pixels per µs."""
+    """The fastest motion of surface k within a rectangle of the picture, pixels per µs.
+
+    It is looked for at the corners and in the middle, after three of the knots. The speed at a point is that of lines
+    of equal u and of equal v, at right angles to them. Along a direction in which the texture does not change
+    (``flat_u``, ``flat_v``) motion cannot be seen.
+    """
     fastest = 0.0
     last = maps.shape[0] - 1
     for knot in (0, last // 2, last - 1):
         for corner in range(5):
             x = 0.5 * (x1 + x2) if corner == 4 else (x2 if corner & 1 else x1)
             y = 0.5 * (y1 + y2) if corner == 4 else (y2 if corner & 2 else y1)
-            fastest = max(fastest, motion(maps, knot, k, x, y, flat_u, flat_v))
+            w = maps[knot, k, 6] * x + maps[knot, k, 7] * y + maps[knot, k, 8]
+            if w <= 1e-9:
+                continue
+            u = (maps[knot, k, 0] * x + maps[knot, k, 1] * y + maps[knot, k, 2]) / w
+            v = (maps[knot, k, 3] * x + maps[knot, k, 4] * y + maps[knot, k, 5]) / w
+            next_w = maps[knot + 1, k, 6] * x + maps[knot + 1, k, 7] * y + maps[knot + 1, k, 8]
+            next_u = maps[knot + 1, k, 0] * x + maps[knot + 1, k, 1] * y + maps[knot + 1, k, 2]
+            next_v = maps[knot + 1, k, 3] * x + maps[knot + 1, k, 4] * y + maps[knot + 1, k, 5]
+            # times w throughout: it cancels
+            ux, uy = maps[knot, k, 0] - u * maps[knot, k, 6], maps[knot, k, 1] - u * maps[knot, k, 7]
+            vx, vy = maps[knot, k, 3] - v * maps[knot, k, 6], maps[knot, k, 4] - v * maps[knot, k, 7]
+            steep_u, steep_v = max(math.sqrt(ux * ux + uy * uy), 1e-12), max(math.sqrt(vx * vx + vy * vy), 1e-12)
+            # a flat surface is still seen to move by its own borders, where they are less than a tile away
+            if not flat_u or min(u, 1.0 - u) * w < TILE * steep_u:
+                fastest = max(fastest, abs(next_u - u * next_w) / steep_u)
+            if not flat_v or min(v, 1.0 - v) * w < TILE * steep_v:
+                fastest = max(fastest, abs(next_v - v * next_w) / steep_v)
     return fastest / KNOT_US
 
 

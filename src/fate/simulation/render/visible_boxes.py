@@ -17,7 +17,7 @@ import numpy as np
 from fate.compiled import compiled, inlined
 from fate.simulation.arrays import Float32, Float64, Int32, Int64
 from fate.simulation.art.panels import Texture, outline
-from fate.simulation.render.compositing import TINY, ZERO, maps_at
+from fate.simulation.render.compositing import ONE, TINY, ZERO, maps_at
 from fate.simulation.render.surfaces import Atlas, Surfaces
 
 #: Half of full coverage, in the units of the summed-area tables.
@@ -109,13 +109,14 @@ def mask_extent(maps: Float32, slots: Int64, table: Int32,
                 own: Int32, before: Int32, x1: int, y1: int, x2: int, y2: int,
                 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Columns [x1, x2) and rows [y1, y2) in which an object is seen: each border moves in until it meets a pixel."""
-    while x1 < x2 and count_visible(maps, slots, table, own, before, x1, y1, x1 + 1, y2, 1)[1] == 0:
+    every = int(ONE)  # for a literal 1, numba would compile count_visible a second time
+    while x1 < x2 and count_visible(maps, slots, table, own, before, x1, y1, x1 + 1, y2, every)[1] == 0:
         x1 += 1
-    while x1 < x2 and count_visible(maps, slots, table, own, before, x2 - 1, y1, x2, y2, 1)[1] == 0:
+    while x1 < x2 and count_visible(maps, slots, table, own, before, x2 - 1, y1, x2, y2, every)[1] == 0:
         x2 -= 1
-    while y1 < y2 and count_visible(maps, slots, table, own, before, x1, y1, x2, y1 + 1, 1)[1] == 0:
+    while y1 < y2 and count_visible(maps, slots, table, own, before, x1, y1, x2, y1 + 1, every)[1] == 0:
         y1 += 1
-    while y1 < y2 and count_visible(maps, slots, table, own, before, x1, y2 - 1, x2, y2, 1)[1] == 0:
+    while y1 < y2 and count_visible(maps, slots, table, own, before, x1, y2 - 1, x2, y2, every)[1] == 0:
         y2 -= 1
     return x1, y1, x2, y2
 

@@ -82,16 +82,6 @@ class Manifest:
     recordings: tuple[RecordingEntry, ...] = ()  #: finished ones, in order of their index
     previews: dict[Split, PreviewEntry] = field(default_factory=dict)  #: by split
 
-    def with_recording(self, entry: RecordingEntry) -> Manifest:
-        """One more recording."""
-        entries = [*self.recordings, entry]
-        return replace(self, recordings=tuple(sorted(entries, key=lambda each: each.index)))
-
-    def with_preview(self, split: Split, entry: PreviewEntry) -> Manifest:
-        """Another preview for a split."""
-        previews = self.previews | {split: entry}
-        return replace(self, previews={name: previews[name] for name in SPLITS if name in previews})
-
     def still_there(self, folder: Path) -> Manifest:
         """Return the manifest without the recordings and previews whose files are gone or have another size."""
 

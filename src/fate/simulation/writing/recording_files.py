@@ -103,12 +103,9 @@ class RecordingFiles:
         (labels, _), (truth, visible) = table(label_times(duration_us, label_hz)), table(truth_times(duration_us))
         write_labels(self.paths["labels"], labels)
         write_whole(self.paths["truth"], truth_bytes(truth, visible))
-        job = self.job
+        job, values = self.job, camera_values(self.scene.camera)
         return RecordingEntry(
-            index=job.index,
-            name=job.name,
-            split=job.split,
-            seed=job.seed,
+            **vars(job),
             seconds=duration_us / 1e6,
             device=device,
             fate=__version__,
@@ -117,13 +114,8 @@ class RecordingFiles:
             on_events=self.on_events,
             boxes=_by_class(labels),
             truth_boxes=_by_class(truth),
-            camera={
-                name: value
-                for name, value in camera_values(self.scene.camera).items()
-                if name in ALWAYS_LISTED or preset.get(name) != value
-            },
+            camera={name: values[name] for name in values if name in ALWAYS_LISTED or preset.get(name) != values[name]},
             files={f"{job.split}/{path.name}": file_facts(path) for path in self.paths.values() if path.exists()},
-            at_rest=job.at_rest,
         )
 
     def discard(self) -> None:

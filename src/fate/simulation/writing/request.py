@@ -140,19 +140,18 @@ def check_machine(device: str, threads: int | None) -> None:
 
 
 def check_folder(folder: str | os.PathLike[str]) -> Path:
-    """The path of a folder that exists or could be created; raises if neither holds. Nothing is created."""
+    """Return the path of a folder that exists or could be created, and refuse others. Nothing is created."""
     try:
         path = Path(folder)
-    except TypeError:
-        raise FateError(f"the folder {folder!r} was given; give the path of a new or empty folder") from None
-    try:
-        for parent in (path, *path.parents):
-            if parent.is_dir():
-                break
-            if parent.exists() or parent.is_symlink():
-                raise FateError(f"{path}: {parent} is not a folder; give the name of a new or empty folder")
-    except OSError as error:  # such as a name of more than 255 characters, or a folder that must not be looked into
-        raise FateError(f"{path}: no folder can be there ({error.strerror or error}); give another one") from None
+        there = next(each for each in (path, *path.parents) if each.exists() or each.is_symlink())
+    except (
+        TypeError,
+        OSError,
+    ) as error:  # such as a name of more than 255 characters, or a folder without rights
+        reason = getattr(error, "strerror", None) or error
+        raise FateError(f"{folder!s}: no folder can be there ({reason}); give a new or empty folder") from None
+    if not there.is_dir():
+        raise FateError(f"{path}: {there} is not a folder; give the name of a new or empty folder")
     return path
 
 

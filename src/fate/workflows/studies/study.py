@@ -18,9 +18,9 @@ from fate.data.opening import open_dataset, path_of
 from fate.errors import FateError
 from fate.models.checkpoints import read_card
 from fate.progress import Progress
-from fate.simulation.writing.dataset import simulate
 from fate.text import plural, suggest_name
 from fate.training.loop import need_lightning
+from fate.workflows.simulate import simulate
 from fate.workflows.studies.declared import StudyOptions, read_recipe
 from fate.workflows.studies.parallel import Part, find_parts, run_parts
 from fate.workflows.studies.runner import Runner, StudyStoppedError

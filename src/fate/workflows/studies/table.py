@@ -126,11 +126,9 @@ class StudyResult:
 
     def text(self) -> str:
         """All tables as Markdown."""
-        measured = (
-            [self.table()]
-            if self.study.kind == "labels"
-            else [*map(self.table, METRICS), self.latency_table(), self.delay_table()]
-        )
+        measured = [self.table()]
+        if self.study.kind != "labels":
+            measured = [*map(self.table, METRICS), self.latency_table(), self.delay_table()]
         spent = ", ".join(f"{hours:.2f} hours on {device}" for device, hours in self.hours.items())
         parts = [*measured, f"Training, labels and evaluation: {spent}." if spent else ""]
         return "\n\n".join(part for part in parts if part) + "\n"

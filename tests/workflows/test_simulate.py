@@ -26,12 +26,12 @@ from fate.formats.prophesee.dat import DatWriter
 from fate.simulation.art.catalogue import SPLITS
 from fate.simulation.camera.camera_model import camera_preset
 from fate.simulation.render.scene import Boxes, BoxesAt, RecordedPiece, Scene
-from fate.simulation.writing import dataset, recording_files
-from fate.simulation.writing.dataset import simulate
+from fate.simulation.writing import recording_files
 from fate.simulation.writing.manifest import load_manifest
-from fate.simulation.writing.preview import shown_in
 from fate.simulation.writing.recording_files import box_times, label_times, truth_times
 from fate.simulation.writing.request import RecordingJob, Request
+from fate.workflows import simulate as workflow
+from fate.workflows.simulate import shown_in, simulate
 
 STRETCH_US = 100_000
 #: Twelve recordings are spread like this.
@@ -77,7 +77,7 @@ Fake = Callable[..., Iterator[RecordedPiece]]
 
 
 def fake(side_by_side: bool = False) -> Fake:
-    """Instead of :func:`dataset.simulate_pieces`: random events, one recording after the other or all in turn."""
+    """Instead of :func:`simulate_pieces`: random events, one recording after the other or all in turn."""
 
     def pieces(
         jobs: Sequence[RecordingJob], asked: Request, device: str, threads: int | None
@@ -98,7 +98,7 @@ def fake(side_by_side: bool = False) -> Fake:
 
 @pytest.fixture
 def faked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset, "simulate_pieces", fake())
+    monkeypatch.setattr(workflow, "simulate_pieces", fake())
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -252,7 +252,7 @@ def test_previews_show_the_first_recordings_up_to_ten_seconds(tmp_path: Path, fa
 
 def test_recordings_that_come_side_by_side_give_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, side_by_side in (("one", False), ("other", True)):
-        monkeypatch.setattr(dataset, "simulate_pieces", fake(side_by_side))
+        monkeypatch.setattr(workflow, "simulate_pieces", fake(side_by_side))
         simulate(tmp_path / name, 5, 0.3, preview=False)
     assert contents(tmp_path / "one") == contents(tmp_path / "other")
 
@@ -308,7 +308,8 @@ def test_lost_cut_and_left_over_files_are_put_right(tmp_path: Path, faked: None)
 
 KILLED = """
     import os, signal, sys
-    from fate.simulation.writing import dataset, recording_files
+    from fate.simulation.writing import recording_files
+    from fate.workflows import simulate
     calls = []
     usual = recording_files.RecordingFiles.take
     def take(self, *arguments):
@@ -317,7 +318,7 @@ KILLED = """
         if calls.count(1) == 1:
             os.kill(os.getpid(), signal.SIGKILL)
     recording_files.RecordingFiles.take = take
-    dataset.simulate(sys.argv[1], 2, 0.15, preview=False)
+    simulate.simulate(sys.argv[1], 2, 0.15, preview=False)
 """
 
 
@@ -370,7 +371,7 @@ def test_a_full_disk_is_one_sentence_and_loses_no_finished_recording(
     finished: int,
     side_by_side: bool,
 ) -> None:
-    monkeypatch.setattr(dataset, "simulate_pieces", fake(side_by_side))
+    monkeypatch.setattr(workflow, "simulate_pieces", fake(side_by_side))
     simulate(tmp_path / "whole", 4, 0.3, preview=False)
     folder = tmp_path / "set"
     with monkeypatch.context() as patched:
@@ -395,14 +396,14 @@ def test_without_previews_a_dataset_is_complete_and_says_why(
     def broken(*_: object) -> None:
         raise FateError("no ffmpeg was found")
 
-    monkeypatch.setattr(dataset, "make_preview", broken)
+    monkeypatch.setattr(workflow, "make_preview", broken)
     with pytest.warns(FateWarning, match="no preview: no ffmpeg was found") as told:
         found = simulate(tmp_path, 3, 0.2)
     assert [str(warning.message).split()[0] for warning in told] == ["train", "val", "test"]
     assert len(found.recordings) == 3
     assert not found.previews
     monkeypatch.undo()
-    monkeypatch.setattr(dataset, "simulate_pieces", fake())
+    monkeypatch.setattr(workflow, "simulate_pieces", fake())
     assert set(simulate(tmp_path, 3, 0.2).previews) == set(SPLITS)
 
 

@@ -10,38 +10,43 @@ again: recordings in the manifest are kept, all others are made again, and on a 
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from fate.boxes.label_files import read_labels
 from fate.data.manifests import MANIFEST
 from fate.errors import FateError, warn
+from fate.formats.opening import open_recording
 from fate.processes import lock_folder
 from fate.progress import Progress
 from fate.simulation.art.catalogue import SPLITS
 from fate.simulation.camera.camera_model import camera_preset
-from fate.simulation.writing.manifest import Manifest, load_manifest
-from fate.simulation.writing.preview import make_preview, shown_in
-from fate.simulation.writing.recording_files import RecordingFiles, box_times, camera_values, clear_leftovers
-from fate.simulation.writing.request import (
-    SHARES,
-    RecordingJob,
-    Request,
-    check_folder,
-    check_machine,
-    check_room,
-    check_switch,
+from fate.simulation.writing import request as requests
+from fate.simulation.writing.manifest import (
+    Manifest,
+    PreviewEntry,
+    RecordingEntry,
+    file_facts,
+    load_manifest,
+    preview_path,
 )
+from fate.simulation.writing.recording_files import ENDINGS, RecordingFiles, box_times, camera_values, clear_leftovers
+from fate.simulation.writing.request import SHARES, RecordingJob, Request
+from fate.view.drawing import Picture, draw_boxes, draw_events, enlargement
+from fate.view.video import VideoWriter
 
 if TYPE_CHECKING:  # torch takes seconds to load, and refusing bad arguments should not wait for it
     from fate.simulation.render.scene import RecordedPiece
 
-WAITING_PIECES = 8  # simulated and not yet written; a piece of 1mpx takes 20 MB
+#: Previews: pictures a second, time between two pictures, time whose events a picture shows, and longest time in µs.
+FPS, FRAME_US, WINDOW_US, LONGEST_US = 25, 40_000, 50_000, 10_000_000
 
 
 def simulate(
@@ -77,10 +82,10 @@ def simulate(
         The manifest of the finished dataset.
     """
     request = Request(profile, seed, seconds, recordings, shares, at_rest)
-    check_switch("preview", preview)
-    check_machine(device, threads)
-    home = check_folder(folder)
-    check_room(home, request, request.recordings - len(_existing_manifest(home, request).recordings))
+    requests.check_switch("preview", preview)
+    requests.check_machine(device, threads)
+    home = requests.check_folder(folder)
+    requests.check_room(home, request, request.recordings - len(_existing_manifest(home, request).recordings))
     _make_folder(home)
     with lock_folder(home, wait_s=0) as locked:
         if not locked:
@@ -90,94 +95,93 @@ def simulate(
         manifest.save(home)  # first of all: a run that stops early has to be recognised
         for split in sorted({job.split for job in request.jobs()}):
             _make_folder(home / split)
-        run = _DatasetRun(home, manifest, device, preview, progress)
-        run.make_recordings(threads)
+        run = _DatasetRun(home, manifest, device, progress)
+        try:
+            run.make_recordings(threads)
+            if preview:
+                run.make_previews()
+        except (FateError, OSError) as error:
+            text = str(error)
+            if isinstance(error, OSError):
+                text = f"{error.filename or home}: {error.strerror or error}"
+            done = f"{len(run.manifest.recordings)} of {request.recordings} recordings"
+            raise FateError(f"{text}; {done} are finished and kept, and the same command goes on from there") from error
+        finally:
+            run.discard_unfinished()
         return run.manifest
 
 
 class _DatasetRun:
     """One run: writes the pieces of all recordings and keeps the manifest up to date."""
 
-    def __init__(self, home: Path, manifest: Manifest, device: str, preview: bool, progress: Progress | None) -> None:
-        self.home, self.manifest, self.device = home, manifest, device
-        self.preview, self.progress = preview, progress
+    def __init__(self, home: Path, manifest: Manifest, device: str, progress: Progress | None) -> None:
+        self.home, self.manifest, self.device, self.progress = home, manifest, device, progress
         self.all_jobs = manifest.request.jobs()
         finished = {entry.index for entry in manifest.recordings}
         self.jobs = [job for job in self.all_jobs if job.index not in finished]
         self._open: dict[int, RecordingFiles] = {}
         self._done_us = dict.fromkeys(finished, manifest.request.duration_us)
-        self._failed = False
 
     def make_recordings(self, threads: int | None) -> None:
-        """Make the missing recordings. A separate thread writes pieces while the next ones are simulated."""
+        """Make the missing recordings. A separate thread writes a piece while the next one is simulated."""
         self._report()
-        waiting: deque[Future[None]] = deque()
-        try:
-            with ThreadPoolExecutor(1, "dataset-writer") as writer:
-                with closing(simulate_pieces(self.jobs, self.manifest.request, self.device, threads)) as pieces:
-                    for piece in pieces if self.jobs else ():
-                        waiting.append(writer.submit(self.write_piece, piece))
-                        while len(waiting) > WAITING_PIECES or (waiting and waiting[0].done()):
-                            waiting.popleft().result()
-                while waiting:
-                    waiting.popleft().result()
-            self._make_previews()
-        except (FateError, OSError) as error:
-            text = str(error)
-            if isinstance(error, OSError):
-                text = f"{error.filename or self.home}: {error.strerror or error}"
-            done = f"{len(self.manifest.recordings)} of {len(self.all_jobs)} recordings"
-            raise FateError(f"{text}; {done} are finished and kept, and the same command goes on from there") from error
-        finally:
-            self._failed = True
-            for files in self._open.values():
-                with suppress(OSError):  # the next run removes what cannot be removed now
-                    files.discard()
+        pieces = simulate_pieces(self.jobs, self.manifest.request, self.device, threads)
+        with ThreadPoolExecutor(1, "dataset-writer") as writer, closing(pieces):
+            written: Future[None] | None = None
+            for piece in pieces if self.jobs else ():
+                if written is not None:
+                    written.result()
+                written = writer.submit(self.write_piece, piece)
+            if written is not None:
+                written.result()
 
     def write_piece(self, piece: RecordedPiece) -> None:
-        """Write a piece; ``piece.recording`` is an index into ``jobs``. After a failure, pieces are ignored."""
-        if self._failed:
-            return
-        try:
-            job = self.jobs[piece.recording]
-            if job.index not in self._open:
-                self._open[job.index] = RecordingFiles(self.home, job, piece.scene)
-            self._open[job.index].take(piece)
-            if piece.last:
-                self._finish(job)
-            elif len(piece.boxes.t_us):
-                self._done_us[job.index] = int(piece.boxes.t_us[-1])
-            self._report()
-        except BaseException:
-            self._failed = True
-            raise
+        """Write a piece; ``piece.recording`` is an index into ``jobs``."""
+        job = self.jobs[piece.recording]
+        if job.index not in self._open:
+            self._open[job.index] = RecordingFiles(self.home, job, piece.scene)
+        self._open[job.index].take(piece)
+        if piece.last:
+            self._finish(job)
+        elif len(piece.boxes.t_us):
+            self._done_us[job.index] = int(piece.boxes.t_us[-1])
+        self._report()
 
     def _finish(self, job: RecordingJob) -> None:
-        files = self._open[job.index]
-        manifest = self.manifest
+        files, manifest = self._open[job.index], self.manifest
         if not manifest.classes:
-            camera = camera_values(camera_preset(manifest.request.profile))
-            sensor = (files.scene.sensor.height, files.scene.sensor.width)
-            manifest = replace(manifest, classes=files.scene.classes, sensor=sensor, camera=camera)
-        manifest = manifest.with_recording(files.finish(self.device, manifest.camera))
+            camera, sensor = camera_values(camera_preset(manifest.request.profile)), files.scene.sensor
+            manifest = replace(
+                manifest, classes=files.scene.classes, sensor=(sensor.height, sensor.width), camera=camera
+            )
+        entries = [*manifest.recordings, files.finish(self.device, manifest.camera)]
+        manifest = replace(manifest, recordings=tuple(sorted(entries, key=lambda entry: entry.index)))
         manifest.save(self.home)
         self.manifest = manifest
         del self._open[job.index]
         self._done_us[job.index] = manifest.request.duration_us
 
-    def _make_previews(self) -> None:
+    def make_previews(self) -> None:
         """Make the previews that are missing. If a video cannot be made, warn and continue."""
-        for split in SPLITS if self.preview else ():
+        for split in SPLITS:
             shown = shown_in(split, self.manifest)
             known = self.manifest.previews.get(split)
             if not shown or (known is not None and known.of == tuple(entry.name for entry in shown)):
                 continue
             try:
-                self.manifest = self.manifest.with_preview(split, make_preview(self.home, split, shown))
+                previews = self.manifest.previews | {split: make_preview(self.home, split, shown)}
             except FateError as error:
                 warn(f"{split} has no preview: {error}")
                 continue
+            previews = {name: previews[name] for name in SPLITS if name in previews}
+            self.manifest = replace(self.manifest, previews=previews)
             self.manifest.save(self.home)
+
+    def discard_unfinished(self) -> None:
+        """Remove the files of recordings that are not finished."""
+        for files in self._open.values():
+            with suppress(OSError):  # the next run removes what cannot be removed now
+                files.discard()
 
     def _report(self) -> None:
         if self.progress is not None:
@@ -239,3 +243,43 @@ def _make_folder(folder: Path) -> None:
         raise FateError(
             f"{folder}: no folder can be made in {parent} ({error.strerror}); give one on a disk that can be written"
         ) from None
+
+
+def shown_in(split: str, manifest: Manifest) -> list[RecordingEntry]:
+    """Return the recordings that the preview of a split shows: the first ones, up to ten seconds."""
+    entries = [entry for entry in manifest.recordings if entry.split == split]
+    return entries[: -(-LONGEST_US // manifest.request.duration_us)]
+
+
+def make_preview(folder: Path, split: str, entries: Sequence[RecordingEntry]) -> PreviewEntry:
+    """Write ``<split>/preview.mp4`` from finished recordings, at their real speed."""
+    target = preview_path(folder, split)
+    left = LONGEST_US // FRAME_US
+    video: VideoWriter | None = None
+    with ExitStack() as stack:
+        for entry in entries:
+            for frame in _frames(folder, entry, left):
+                video = video or stack.enter_context(VideoWriter(target, FPS, frame.shape[:2]))
+                video.write(frame)
+                left -= 1
+    return PreviewEntry(file_facts(target), tuple(entry.name for entry in entries))
+
+
+def _frames(folder: Path, entry: RecordingEntry, most: int) -> Iterator[Picture]:
+    """Pictures of one recording, 40 ms apart; one that is shorter than a window gives a single picture."""
+    base = folder / entry.split / entry.name
+    truth = read_labels(f"{base}{ENDINGS['truth']}")
+    duration_us = round(entry.seconds * 1e6)
+    times = list(range(WINDOW_US, duration_us + 1, FRAME_US)) or [duration_us]
+    with open_recording(f"{base}{ENDINGS['events']}", cache=False) as recording:
+        factor = enlargement(recording.sensor)
+        for time in times[:most]:
+            picture = draw_events(recording.read(time - WINDOW_US, time), factor=factor)
+            index = int(np.searchsorted(truth.labelled_us, time, side="right")) - 1
+            if index >= 0:  # boxes of the last labelled time; there is none in the first 5 ms
+                rows = truth.at(int(truth.labelled_us[index]))
+                names = [(truth.classes or ())[each] for each in rows.class_id]
+                picture = draw_boxes(
+                    picture, rows.boxes, labels=names, class_ids=rows.class_id, thickness=max(1, factor), scale=factor
+                )
+            yield picture
