@@ -121,7 +121,7 @@ class ClipBatch(NamedTuple):
         return moved.float() if isinstance(moved, Tensor) else moved
 
 
-@dataclass
+@dataclass(eq=False)
 class ClipReader:
     """Loads batches of clips, with a few recordings open."""
 
