@@ -67,7 +67,7 @@ def _run_coco(frames: Frames, classes: Sequence[str], limits: list[int]) -> list
     """Precision [T, R, classes, sizes, limits], recall [T, classes, sizes, limits] and scores like precision."""
     truth, found = frames.truth, frames.predictions
     # COCO stores a size with each image; no metric depends on it
-    images = [{"id": index + 1, "width": 1, "height": 1} for index in range(frames.num_frames)]
+    images = [{"id": index + 1, "width": 1, "height": 1} for index in range(frames.counts.frames)]
     categories = [{"id": index + 1, "name": name} for index, name in enumerate(classes)]
     xywh, area = (np.ascontiguousarray(each) for each in (truth.xywh, truth.area))
     known = COCO.from_arrays(images, categories, truth.frame + 1, truth.class_id + 1, xywh, area=area)

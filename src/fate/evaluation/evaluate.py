@@ -104,7 +104,7 @@ class Evaluation:
                     f"Delays and misses are not shown: {counted(len(few[0]), 'object')} came into view,"
                     f" and fewer than {FEWEST_OBJECTS} say nothing; the JSON file has the figures."
                 )
-        lines += [f"{rate.hz:g} Hz: {rate.scores.counts()}" for rate in self.rates]
+        lines += [f"{rate.hz:g} Hz: {rate.scores.describe_counts()}" for rate in self.rates]
         said = [f"{rate.hz:g} Hz: {note}" for rate in self.rates for note in rate.scores.notes]
         return "\n".join([*lines, *(f"note: {note}" for note in (*self.notes, *said))])
 
@@ -260,7 +260,7 @@ def evaluate(
         found.append(AtRate(rate, scores, run, delays))
     rules = replace(rules, time_rule="nearest", tolerance_us=None)
     label_hz = {name: rate for name, labels in truth.items() if (rate := label_rate_hz(labels))}
-    label_times = (found[0].scores.num_frames, found[0].scores.num_labelled) if found else (0, 0)
+    label_times = (found[0].scores.counts.frames, found[0].scores.counts.labelled) if found else (0, 0)
     return Evaluation(shown, dataset.name, rules, tuple(found), tuple(dict.fromkeys(notes)), label_hz, label_times)
 
 

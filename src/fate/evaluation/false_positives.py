@@ -93,7 +93,7 @@ def false_positives(frames: Frames, rest: RestCounter, num_classes: int) -> Fals
         count=count,
         frames=frames.num_times,
         frames_with=len(np.unique(found.frame[wrong])),
-        num_frames=frames.num_frames,
+        num_frames=frames.counts.frames,
         per_minute=count / frames.num_times * 60e6 / step_us if frames.num_times and step_us else None,
         found=len(found) - count,
         missed=len(truth) - (len(found) - count),

@@ -17,7 +17,7 @@ number of eighths of a pixel is set to that number.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -164,20 +164,32 @@ def _class_ids(
 FRAME_ROW = np.dtype([("frame", "i8"), ("class_id", "i8"), ("xywh", "f8", 4), ("area", "f8"), ("score", "f8")])
 
 
+@dataclass
+class FrameCounts:
+    """The numbers of recordings, frames and boxes of an evaluation."""
+
+    recordings: int = 0
+    labelled: int = 0  #: labelled times after the skipped start, whether or not a window ends at them
+    frames: int = 0  #: labelled times that were evaluated: those at which a window ends
+    truth: int = 0  #: boxes of ground truth in the frames
+    predictions: int = 0  #: predictions in the frames; one that belongs to two frames counts twice
+    truth_by_class: dict[str, int] = field(default_factory=dict)
+    predictions_by_class: dict[str, int] = field(default_factory=dict)
+    given_truth: int = 0  #: boxes before anything was dropped
+    given_predictions: int = 0
+    truth_dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))  #: boxes by reason
+    predictions_dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
+
+
 class Frames:
     """All frames of an evaluation, added one recording after another; only boxes that belong to a frame are kept."""
 
     def __init__(self, protocol: Protocol) -> None:
-        self.protocol = protocol
-        self.tolerance_us = protocol.time_tolerance_us()
-        self.num_frames = 0
-        self.num_labelled = 0  #: labelled times, whether or not a window ends at them
+        self.protocol, self.tolerance_us = protocol, protocol.time_tolerance_us()
+        self.counts = FrameCounts()
         self.num_times = 0  #: times of predictions in the frames: at least one a frame, more if a window holds several
         self.num_several = 0  #: frames with predictions of more than one time
         self.num_unanswered = 0  #: frames without any time of predictions
-        self.given_truth = self.given_predictions = 0  #: boxes before anything was dropped
-        self.truth_dropped = dict.fromkeys(REASONS, 0)  #: boxes by reason
-        self.predictions_dropped = dict.fromkeys(REASONS, 0)
         self._truth: list[NDArray[np.void]] = []
         self._predictions: list[NDArray[np.void]] = []
         self._steps: list[NDArray[np.int64]] = []
@@ -209,20 +221,20 @@ class Frames:
         times_us: NDArray[np.int64] | None = None,
     ) -> None:
         """Add a recording that begins at ``start_us``; only at the labelled ``times_us``, if given."""
-        protocol = self.protocol
+        protocol, counts = self.protocol, self.counts
         after_us = seen_after_us = start_us + protocol.skip_us
         if protocol.time_rule == "nearest":  # the first label that counts may have its prediction just before
             seen_after_us -= self.tolerance_us
         kept_truth, dropped = truth.filtered(protocol, after_us)
         kept, dropped_too = predictions.filtered(protocol, seen_after_us, protocol.score_floor)
-        self.given_truth += len(truth)
-        self.given_predictions += len(predictions)
+        counts.given_truth += len(truth)
+        counts.given_predictions += len(predictions)
         for reason in REASONS:
-            self.truth_dropped[reason] += dropped[reason]
-            self.predictions_dropped[reason] += dropped_too[reason]
+            counts.truth_dropped[reason] += dropped[reason]
+            counts.predictions_dropped[reason] += dropped_too[reason]
         times = truth.times_us if protocol.count_empty else np.unique(kept_truth.t_us)
         times = times[times > after_us]
-        self.num_labelled += len(times)
+        counts.labelled += len(times)
         times = self._frame_times(times if times_us is None else times[np.isin(times, times_us)], predictions.times_us)
         seen_us = predictions.times_us[predictions.times_us > seen_after_us]
         if len(predictions.times_us) and len(truth.times_us):
@@ -233,7 +245,7 @@ class Frames:
         self._steps.append(np.diff(predictions.times_us))
         self._truth.append(self._rows(kept_truth, *find_rows(kept_truth.t_us, times, times)))
         self._predictions.append(self._rows(kept, *self._prediction_rows(seen_us, times, kept)))
-        self.num_frames += len(times)
+        counts.frames += len(times)
 
     def _frame_times(self, times: NDArray[np.int64], ends_us: NDArray[np.int64]) -> NDArray[np.int64]:
         """The labelled times that become frames, of a recording with predictions at ``ends_us``."""
@@ -270,20 +282,20 @@ class Frames:
         frame, row = expand_ranges(first, last)
         known = table.class_id[row] >= 0
         rows = np.zeros(np.count_nonzero(known), FRAME_ROW)
-        rows["frame"] = frame[known] + self.num_frames
+        rows["frame"] = frame[known] + self.counts.frames
         for name in ("class_id", "xywh", "area", "score"):
             rows[name] = getattr(table, name)[row[known]]
         return rows
 
     def check_times(self) -> None:
         """Refuse predictions whose times never meet those of the labels."""
-        if self.num_labelled and self._apart is not None and not self._spans_meet:
+        if self.counts.labelled and self._apart is not None and not self._spans_meet:
             prediction, label = self._apart
             raise FateError(
                 f"no prediction lies in the time of the labels: the first one is at {prediction} µs, the first label "
                 f"at {label} µs; expected whole microseconds from the same origin"
             )
-        if self.num_labelled and not self.num_frames and self._nearest_us is not None:
+        if self.counts.labelled and not self.counts.frames and self._nearest_us is not None:
             raise FateError(
                 f"no label lies within {self.tolerance_us / 1000:g} ms of the end of a window; the nearest one is"
                 f" {self._nearest_us / 1000:g} ms away; make predictions at the times of the labels, or allow more with"

@@ -143,7 +143,13 @@ class Protocol:
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Protocol:
         """From plain values; an unknown key is an error that names the nearest known one."""
-        return Protocol(**_checked_keys(values))
+        known = [field.name for field in fields(Protocol)]
+        for key in values:
+            if key not in known:
+                near = nearest_name(key, known)
+                hint = f"did you mean {near}?" if near else f"fields are {', '.join(known)}"
+                raise FateError(f"a protocol with {key!r} was given; there is no such field; {hint}")
+        return Protocol(**values)
 
 
 @cache
@@ -151,16 +157,6 @@ def _adapters() -> dict[str, TypeAdapter[Any]]:
     """What checks each field by its type."""
     hints = get_type_hints(Protocol, include_extras=True)
     return {field.name: TypeAdapter(hints[field.name]) for field in fields(Protocol)}
-
-
-def _checked_keys(values: Mapping[str, Any]) -> dict[str, Any]:
-    known = [field.name for field in fields(Protocol)]
-    for key in values:
-        if key not in known:
-            near = nearest_name(key, known)
-            hint = f"did you mean {near}?" if near else f"fields are {', '.join(known)}"
-            raise FateError(f"a protocol with {key!r} was given; there is no such field; {hint}")
-    return dict(values)
 
 
 _TOOLBOX: dict[str, Any] = {"time_rule": "window", "tolerance_us": 50_000, "count_empty": False}
@@ -196,7 +192,7 @@ def named_protocol(name: str, /, sensor: tuple[int, int] | None = None, **change
         changes: fields of :class:`Protocol`; the name of a changed protocol says so unless a name is given.
     """
     if name == "custom":
-        return Protocol(**_checked_keys({"sensor": sensor, **changes}))
+        return Protocol.from_dict({"sensor": sensor, **changes})
     if name not in _RULES:
         raise FateError(f"protocol {name!r} was given; names are {', '.join(NAMES)} and custom")
     sizes = _SIZES[name]
@@ -209,7 +205,7 @@ def named_protocol(name: str, /, sensor: tuple[int, int] | None = None, **change
         )
     diagonal, side = sizes[size]
     rules = {"name": name, "sensor": size, "min_diagonal": diagonal, "min_side": side, **_RULES[name]}
-    protocol = Protocol(**{**rules, **_checked_keys(changes)})
+    protocol = Protocol.from_dict({**rules, **changes})
     if "name" not in changes and protocol != Protocol(**rules):
         protocol = replace(protocol, name=f"{name}, changed")
     return protocol
