@@ -349,7 +349,7 @@ def test_what_is_a_models_name_and_what_a_file(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "weights").mkdir()
     fate.save_model(small_detector(), tmp_path / "weights" / "mine.safetensors")
     monkeypatch.chdir(tmp_path)
-    assert [loading.names_a_model(text) for text in ("mine", "fate-s", "boxes", "mine.npz")] == [
+    assert [loading.means_a_model(text) for text in ("mine", "fate-s", "boxes", "mine.npz")] == [
         True,
         True,
         False,
@@ -358,7 +358,7 @@ def test_what_is_a_models_name_and_what_a_file(tmp_path: Path, monkeypatch: pyte
     for folder in ("mine", "fate-s"):
         (tmp_path / folder).mkdir()
     # what is bundled goes first; a folder of predictions may be called as a model is that has no weights
-    assert [loading.names_a_model(text) for text in ("mine", "fate-s", "./mine")] == [True, False, False]
+    assert [loading.means_a_model(text) for text in ("mine", "fate-s", "./mine")] == [True, False, False]
     assert loading.load_trained("mine").classes == ("car", "pedestrian")
 
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from fate.boxes.iou import expand_ranges, find_rows
 from fate.boxes.labels import Labels
 from fate.boxes.prophesee import time_and_score_fields
-from fate.data.class_maps import plain
+from fate.data.class_maps import class_map, plain
 from fate.errors import FateError, list_names
 from fate.evaluation.protocols import Protocol
 
@@ -96,6 +96,12 @@ def box_table(boxes: BoxesLike, classes: Sequence[str], whose: str) -> BoxTable:
 
 
 def _from_labels(labels: Labels, classes: Sequence[str], whose: str) -> BoxTable:
+    if labels.classes is not None and not {*map(plain, labels.classes)} & {*map(plain, classes)}:
+        raise FateError(
+            f"{whose}: classes {list_names(labels.classes)} were given; expected some of {', '.join(classes)};"
+            " rename them"
+        )
+    class_ids, _ = class_map(classes).ids_of(labels)
     corners = labels.boxes
     left_top, right_bottom = corners[:, :2].astype(np.float64), corners[:, 2:].astype(np.float64)
     size = right_bottom - left_top
@@ -106,7 +112,7 @@ def _from_labels(labels: Labels, classes: Sequence[str], whose: str) -> BoxTable
         labels.t_us,
         np.concatenate([left_top, size], axis=1),
         size[:, 0] * size[:, 1],
-        _class_ids(labels.class_id, labels.classes, classes, whose),
+        class_ids.astype(np.int64),
         labels.score.astype(np.float64),
         labels.labelled_us,
         has_empty_times=True,
@@ -141,23 +147,6 @@ def _from_array(array: NDArray[Any], num_classes: int, whose: str) -> BoxTable:
         np.unique(sorted_us),
         has_empty_times=False,
     )
-
-
-def _class_ids(
-    ids: NDArray[np.int32], given: Sequence[str] | None, requested: Sequence[str], whose: str
-) -> NDArray[np.int64]:
-    """Ids [N] of the classes ``given`` (None: unnamed) as ids of the classes ``requested``; -1 if not among them."""
-    own = ids.astype(np.int64)
-    if given is None:
-        return np.where(own < len(requested), own, -1)
-    if tuple(given) == tuple(requested):
-        return own
-    indices = {plain(name): index for index, name in enumerate(requested)}
-    if not any(plain(name) in indices for name in given):
-        raise FateError(
-            f"{whose}: classes {list_names(given)} were given; expected some of {', '.join(requested)}; rename them"
-        )
-    return np.array([indices.get(plain(name), -1) for name in given], np.int64)[own]
 
 
 #: A box that belongs to a frame: index of the frame, class, left, top, width and height in pixels, area, score.

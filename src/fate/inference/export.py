@@ -72,10 +72,6 @@ class Differences(NamedTuple):
     states: float  #: of a state tensor, relative to its largest value (or to 1, if that is larger)
     choice: float = 0.0  #: how much lower the cells selected by DETR score than the best ones, logits
 
-    def largest(self, other: Differences) -> Differences:
-        """The larger value of each; NaN stays NaN."""
-        return Differences(*(float(np.maximum(a, b)) for a, b in zip(self, other, strict=True)))
-
 
 #: Tolerances; differences of a few units in the last place are a hundredth of them or less.
 TOLERANCES = Differences(boxes=0.05, scores=1e-4, states=1e-3, choice=1e-3)
@@ -230,7 +226,7 @@ def compare(
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session: Any = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    worst = Differences(0.0, 0.0, 0.0)
+    differences = [Differences(0.0, 0.0, 0.0)]
     state: State = None
     carried = {name: step.inputs[name].numpy() for name in step.state_pairs}
     for number, batch in enumerate(batches):
@@ -246,17 +242,18 @@ def compare(
                 outputs, state = detector(image, state, step_scale=step_scale)
         carried = {name: found[after] for name, after in step.state_pairs.items()}
         parts = zip(carried.values(), states.tensors(state), strict=True)
-        worst = worst.largest(_difference(found, outputs, parts, detector.sensor)._replace(choice=choice.worse_by))
+        difference = _difference(found, outputs, parts, detector.sensor)
+        differences.append(difference._replace(choice=choice.worse_by))
         if progress is not None:
             progress(number + 1, len(batches))
-    return worst
+    return Differences(*np.max(differences, axis=0).tolist())  # NaN stays NaN
 
 
-def refuse_above(found: Differences, allowed: Differences = TOLERANCES) -> None:
+def refuse_above(found: Differences) -> None:
     """Raise an error that names every difference above its tolerance."""
     above = [
         f"{name} {value:.2g} (at most {most:g})"
-        for name, value, most in zip(Differences._fields, found, allowed, strict=True)
+        for name, value, most in zip(Differences._fields, found, TOLERANCES, strict=True)
         if not value <= most  # NaN is refused
     ]
     if above:

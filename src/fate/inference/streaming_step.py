@@ -22,6 +22,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -111,24 +112,22 @@ def compile_for_streaming(
     options = {"confidence": confidence, "score": score, "max_overlap": max_overlap, "most": most}
     model = fused(detector).to(device)
     if kind == "cuda":
-        return GraphStep(model, streams, chosen, hop_us, options, compiler=compiler)
+        return GraphStep(model, streams, chosen, hop_us, options, compiler)
     lay_out_for_cpu_(model)
     return StreamingStep(model, streams, chosen, hop_us, options)
 
 
+@dataclass(eq=False)
 class StreamingStep:
     """``found = step(batch)``; the state of B streams is kept inside, and detections are on the CPU."""
 
-    def __init__(
-        self,
-        detector: Detector,
-        streams: int,
-        precision: Precision,
-        hop_us: int | None,
-        options: dict[str, Any],
-    ) -> None:
-        self.detector, self.streams, self.precision = detector, streams, precision
-        self.hop_us, self.options = hop_us, options
+    detector: Detector
+    streams: int  #: B
+    precision: Precision
+    hop_us: int | None  #: see :func:`compile_for_streaming`
+    options: dict[str, Any]  #: of ``nms.detections``
+
+    def __post_init__(self) -> None:
         self.state: State = None
         self.marks: tuple[float, float] | None = None  #: when the last window was encoded and predicted; of no graph
         self._scales: set[float] = set()
@@ -204,12 +203,15 @@ class _Recorded(NamedTuple):
     found: Tensor  #: [B, K, 8] box, confidence, score, class, objectness
 
 
+@dataclass(eq=False)
 class GraphStep(StreamingStep):
     """A :class:`StreamingStep` on a GPU, which replays CUDA graphs."""
 
-    def __init__(self, *arguments: Any, compiler: bool) -> None:
-        super().__init__(*arguments)
-        self._predict = torch.compile(self._propose) if compiler else self._propose
+    compiler: bool  #: whether ``torch.compile`` fuses small kernels
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._predict = torch.compile(self._propose) if self.compiler else self._propose
         self._recorded: dict[tuple[int, float | None], _Recorded] = {}
         self._seen: set[float | None] = set()  # step scales that have occurred once
         self._ready: set[float | None] = set()  # those with all likely graphs recorded

@@ -87,7 +87,7 @@ class Hdf5Source(RowSource):
             refuse_other_files(path, dataset)
         num_rows = _number_of_rows(path, used)
         tables = {name: _chunk_table(path, dataset, raw.size) for name, dataset in used.items()}
-        filters = [_filters(path, dataset) for dataset in used.values()]
+        filters = [check_filters(path, dataset) for dataset in used.values()]
         is_ecf = any(FILTER_ID in each for each in filters)
         if is_ecf and filters != [[FILTER_ID]]:
             raise FormatError(
@@ -317,7 +317,7 @@ def _chunk_table(path: Path, dataset: Any, num_bytes: int) -> Chunks | None:
     return Chunks(step, dataset.dtype, position, size, plain.astype(bool))
 
 
-def _filters(path: Path, dataset: Any) -> list[int]:
+def check_filters(path: Path, dataset: Any) -> list[int]:
     """Return the ids of the filters of ``dataset``; each is ECF, or known to HDF5 or to hdf5plugin."""
     settings = dataset.id.get_create_plist()
     codes = []
@@ -359,7 +359,7 @@ def _stored_number(path: Path, dataset: Any) -> int:
             f"{path}: {dataset.name} is {dataset.dtype} of shape {dataset.shape}; expected one whole number"
         )
     _refuse_large_chunks(path, dataset)
-    _filters(path, dataset)
+    check_filters(path, dataset)
     stored = int(dataset.id.get_storage_size())
     if not 0 < stored <= MAX_NUMBER_BYTES:
         raise ValueError(f"{dataset.name}, one whole number, is stored in {stored} bytes")
