@@ -197,7 +197,10 @@ class ClipReader:
         grid = Grid.of(source, clip.hz, clip.window_us or self.window_us)
         windows = [grid.window(clip.first + t) for t in range(clip.steps)]
         clip_labels, times = self._clip_labels(clip, grid)
-        transform = self._draw_transform(clip, clip_labels)
+        transform, augmentation = None, (self.stream_augmentation if clip.stream else None) or self.augmentation
+        if augmentation is not None:  # a stream has one transform for the whole recording, whatever the clip's labels
+            seen = None if clip.stream else clip_labels
+            transform = augmentation.draw(np.random.default_rng(clip.seed), self.sensor, seen)
         if clip_labels is not None and transform is not None:
             clip_labels = transform.labels(clip_labels)
         missing = steps - clip.steps
@@ -244,13 +247,6 @@ class ClipReader:
     @property
     def _no_events(self) -> Events | WindowRequest:
         return WindowRequest() if self.resident else Events.empty(self.sensor)
-
-    def _draw_transform(self, clip: Clip, labels: Labels | None) -> Transform | None:
-        """The transform of a clip. A stream has one for the whole recording, independent of the clip's labels."""
-        augmentation = (self.stream_augmentation if clip.stream else None) or self.augmentation
-        if augmentation is None:
-            return None
-        return augmentation.draw(np.random.default_rng(clip.seed), self.sensor, None if clip.stream else labels)
 
     def _clip_labels(self, clip: Clip, grid: Grid) -> tuple[Labels | None, list[int | None]]:
         """The labels of a clip, and the labelled time of each of its windows (None if the window has none)."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -92,7 +92,8 @@ class Transform:
             return None
         for _ in range(ERASE_ATTEMPTS):
             area = height * width * rng.uniform(*drawn.erase_area)
-            aspect = math.exp(rng.uniform(*map(math.log, drawn.erase_aspect)))
+            flattest, tallest = map(math.log, drawn.erase_aspect)
+            aspect = math.exp(rng.uniform(flattest, tallest))
             rows, columns = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
             if rows < height and columns < width:
                 x, y = (int(rng.integers(room + 1)) for room in (width - columns, height - rows))
@@ -132,10 +133,8 @@ class Transform:
             raise FateError(f"{what} of a {Sensor.of(sensor)} sensor were given; this transform is for {self.sensor}")
 
 
-#: What each setting of an augmentation may be.
+#: Limits of the settings of an augmentation; all others lie in 0 to 1.
 LIMITS: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("flip", "rotate", "translate", "scale", "shear", "zoom", "zoom_in_share", "erase"), (0, 1)),
-    **dict.fromkeys(("max_shift", "erase_area"), (0, 1)),
     "max_degrees": (0, 180),
     "max_shear_degrees": (0, 80),
     "scale_range": (0.05, 20),
@@ -169,17 +168,14 @@ class Augmentation:
     erase_aspect: tuple[float, float] = (0.3, 3.3)  #: height / width, drawn evenly in its logarithm
 
     def __post_init__(self) -> None:
-        for name, (lowest, highest) in LIMITS.items():
-            given = getattr(self, name)
-            is_range = name in ("scale_range", "zoom_in_range", "zoom_out_range", "erase_area", "erase_aspect")
+        for field in fields(self):
+            given, is_range = getattr(self, field.name), isinstance(field.default, tuple)
+            lowest, highest = LIMITS.get(field.name, (0, 1))
             numbers = given if is_range and isinstance(given, Sequence) else (given,)
-            if (
-                len(numbers) != 1 + is_range
-                or not all(isinstance(number, int | float) and lowest <= number <= highest for number in numbers)
-                or numbers[0] > numbers[-1]
-            ):
+            fits = all(isinstance(number, int | float) and lowest <= number <= highest for number in numbers)
+            if len(numbers) != 1 + is_range or not fits or numbers[0] > numbers[-1]:
                 expected = "its lower and its upper end, numbers" if is_range else "a number"
-                raise FateError(f"{name}={given!r} was given; expected {expected} from {lowest:g} to {highest:g}")
+                raise FateError(f"{field.name}={given!r} was given; expected {expected} from {lowest:g} to {highest:g}")
 
     @classmethod
     def paper(cls) -> Augmentation:

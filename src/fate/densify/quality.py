@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +78,7 @@ class Quality:
     def _is_large(self, boxes: NDArray[np.float32]) -> Bools:
         """Which boxes [N, 4] xyxy are large enough."""
         width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
-        return (np.hypot(width, height) >= self._least[0]) & (np.minimum(width, height) >= self._least[1])
+        return np.asarray((np.hypot(width, height) >= self._least[0]) & (np.minimum(width, height) >= self._least[1]))
 
     def _group(self, table: Labels, looked: Ints) -> Ints:
         """Time and class as one integer."""
@@ -130,5 +131,5 @@ class Quality:
         return int(self._truth[number]), score[rows], best[rows], matched[rows]
 
 
-def _share(part: int, whole: int) -> float | None:
-    return int(part) / whole if whole else None
+def _share(part: Any, whole: Any) -> float | None:
+    return int(part) / int(whole) if whole else None

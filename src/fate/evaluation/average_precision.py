@@ -93,10 +93,5 @@ def _figures(
     values |= {f"AP50:95 {size}": precision[:, :, :, index, -1] for index, size in sizes}
     values |= {f"AR{limit}": recall[:, :, 0, index] for index, limit in enumerate(limits)}
     values |= {f"AR{limits[-1]} {size}": recall[:, :, index, -1] for index, size in sizes}
-    return {name: _mean(each) for name, each in values.items()}
-
-
-def _mean(values: NDArray[np.float64]) -> float | None:
-    """The mean of those that exist."""
-    existing = values[values > -1]
-    return float(existing.mean()) if existing.size else None
+    existing = {name: each[each > -1] for name, each in values.items()}
+    return {name: float(each.mean()) if each.size else None for name, each in existing.items()}

@@ -275,7 +275,7 @@ def _dense(recording: LabelledRecording) -> DenseTruth:
     labels = replace(whole.labels.select(keep), class_id=class_ids[keep], classes=recording.class_map.names)
     if recording.downscale > 1:
         small = {name: getattr(labels, name) / recording.downscale for name in ("x1", "y1", "x2", "y2")}
-        labels = replace(labels, sensor=tuple(recording.sensor), **small)
+        labels = replace(labels, sensor=(recording.sensor.height, recording.sensor.width), **small)
     return DenseTruth(labels, whole.visible[keep])
 
 

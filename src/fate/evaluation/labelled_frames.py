@@ -1,17 +1,15 @@
-"""The frames of an evaluation: labelled times, the ground truth at each and the predictions that belong to it.
+"""The frames of an evaluation: labelled times, each with its ground truth and the predictions that belong to it.
 
 The rules are those of Prophesee's toolbox, in its order: filter ground truth and predictions, make a frame of every
-time with ground truth left, and give it the predictions within the tolerance; a prediction may belong to several frames
-if labels are dense. A protocol may instead keep labelled frames without ground truth, and take only the nearest
-prediction. For predictions at a known rate, a frame is a labelled time at which a window ends (see
-:func:`times_at_window_ends`): a label between two ends has no prediction to be compared with. Rows of classes that are
-not evaluated make a frame, as they do in the toolbox, and nothing else.
+time with ground truth left, and give it all predictions within the tolerance. (One may belong to several frames.) A
+protocol may instead keep labelled frames without ground truth, and take only the nearest prediction. For predictions
+at a known rate, only labelled times at which a window ends are frames (:func:`times_at_window_ends`). As in the
+toolbox, rows of classes that are not evaluated make a frame and nothing else.
 
-Metrics are decided at thresholds, so sizes must not change by a rounding to float32. ``Labels`` hold corners, and a
-width of 32 pixels computed from two rounded corners may be 31.99999 and fall into another size class; Prophesee's
-arrays hold the widths themselves. A :class:`BoxTable` therefore has x, y, width and height in float64. Arrays are taken
-as they are, which gives all digits of the toolbox; a size from labels that lies within float32's rounding of a whole
-number of eighths of a pixel is set to that number.
+Metrics are decided at thresholds, so rounding to float32 must not change sizes: a width of 32 pixels from two rounded
+corners may be 31.99999 and fall into another size class. A :class:`BoxTable` therefore has x, y, width and height in
+float64. Prophesee's arrays hold widths and are taken as they are, which gives all digits of the toolbox; a size from
+the corners of ``Labels`` is rounded to eighths of a pixel if it is as near to one as float32 allows.
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
 """The rules of an evaluation: :class:`Protocol`, a named object that is printed with every table.
 
-The same boxes give different metrics under different rules, and publications seldom state their rules. Every rule that
-changes a metric is therefore a field here, and ``str(protocol)`` lists them all.
+The same boxes give different metrics under different rules, and publications seldom state theirs. Every rule that
+changes a metric is a field here, and ``str(protocol)`` lists them all.
 
-Named protocols: ``gen1`` and ``1mpx`` are the rules of Prophesee's toolbox on its two public datasets (the same filters
-for ground truth and predictions, the first half second skipped, every prediction within ± 50 ms of a label, frames
-without ground truth left out). ``sim`` is for simulated data: frames that are labelled and empty count, and each window
-is compared with one labelled time, the nearest within 2 ms of its end. :meth:`Protocol.at` gives any protocol this time
-rule for a stream of predictions at a rate: ± 50 ms would hold many predictions of the same object, and an object at
-200 pixels a second is 10 pixels away after 50 ms.
-
-The script shipped with the toolbox uses other values (0.1 s skipped; sides of 20 pixels for Gen1 and of 10 for 1 Mpx,
-which are swapped); the values here are those of the library, the paper and RVT.
+``gen1`` and ``1mpx`` are the rules of Prophesee's toolbox on its two public datasets: the same filters for ground truth
+and predictions, the first half second skipped, every prediction within ± 50 ms of a label, frames without ground truth
+left out. (The script shipped with the toolbox has other values; these are those of the library, the paper and RVT.)
+``sim`` is for simulated data: labelled, empty frames count, and each window is compared with one labelled time, the
+nearest within 2 ms of its end. :meth:`Protocol.at` gives any protocol this time rule for a stream of predictions at a
+rate: ± 50 ms would hold many predictions of one object, which at 200 pixels a second moves 10 pixels in 50 ms.
 """
 
 from __future__ import annotations

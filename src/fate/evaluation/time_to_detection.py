@@ -1,20 +1,18 @@
 """Time to detection: the delay from the time an object comes into view to its first correct box.
 
 It needs exact boxes at many times; simulated recordings have them every 5 ms, with the visible share of each object.
-For each object (track):
+An object (track)
 
-- it *appears* at the first time at which at least half of it is visible (and its box passes the size limits of the
-  protocol, if one is given). Objects in view at the start of the recording do not appear: they are counted and left
-  out;
-- it is *found* by the first later prediction with its class, a score of at least the threshold, and an IoU of at least
-  0.5 with the object's box at the time of the prediction. That box is interpolated between the two neighbouring times
-  of ground truth; it does not exist while the object is hidden between them. A prediction counts for one object only:
-  the one of its class with the largest IoU;
-- the *delay* is the time of that prediction minus the time of appearance. The time of a prediction is the end of its
-  window. The latency of the computation is not included.
+- *appears* at the first time at which at least half of it is visible and its box passes the size limits of the
+  protocol, if one is given. Objects in view at the start of the recording are counted and left out;
+- is *found* by the first later prediction with its class, a score of at least 0.5, and an IoU of at least 0.5 with its
+  box, interpolated to the time of the prediction (there is no box while the object is hidden between two times of
+  ground truth). A prediction counts for one object only: the one of its class with the largest IoU;
+- is *missed* if it is never found.
 
-A perfect detector has a mean delay of half a hop, 25 ms at 20 Hz and 2.5 ms at 200 Hz. An object that is never found is
-*missed*; quantiles are of the found objects, so read them together with the share of missed ones.
+The *delay* is the time of that prediction, the end of its window, minus the time of appearance; the latency of the
+computation is not included. A perfect detector has a mean delay of half a hop, 25 ms at 20 Hz and 2.5 ms at 200 Hz.
+Quantiles are of the found objects, so read them together with the share of missed ones.
 """
 
 from __future__ import annotations

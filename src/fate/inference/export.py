@@ -6,14 +6,14 @@
 The file holds one step: a window of each stream and the state in, predictions and the next state out
 (``step_graph.py``). Its metadata describes it. ``docs/guides/export.md`` shows how to run it.
 
-Before the file gets its name it is compared with PyTorch on the same windows, each with its own state: boxes inside the
-sensor, scores and the state. Both compute in float32 in different orders, so the last digits differ; larger differences
-than ``TOLERANCES`` mean that the graph is not the detector.
+Before the file gets its name, boxes inside the sensor, scores and state are compared with PyTorch on the same windows,
+each side with its own state. Both compute in float32 in different orders, so the last digits differ; differences above
+``TOLERANCES`` mean that the graph is not the detector.
 
-**Ties.** A DETR head selects its 300 best cells. If two cells have nearly equal scores (exactly equal ones in an
-untrained model without events), both sides may select different cells or another order, and neither is wrong, but the
-outputs cannot be compared one by one. PyTorch therefore uses the graph's selection, and that is checked with PyTorch's
-own scores: the worst selected cell may score lower than the worst of the best cells only within a tolerance.
+**Ties.** A DETR head selects its 300 best cells. If cells have nearly equal scores (exactly equal in an untrained model
+without events), both sides may select different ones, and neither is wrong. PyTorch therefore uses the graph's
+selection, and its own scores check it: the worst selected cell may score lower than the worst of the best cells only
+within a tolerance.
 """
 
 from __future__ import annotations

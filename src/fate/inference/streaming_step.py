@@ -4,16 +4,14 @@
     found = step(batch)          # a list of Detections, one for each stream; the state is kept inside
 
 On a GPU, a step is some hundred short kernels, and starting them from Python takes many times longer than running them.
-They are recorded once as a CUDA graph and started with one call. A graph has fixed shapes, so there are graphs of
-different capacity, each for four times as many events as the one before; unused capacity is given to one more window
-whose image is ignored (sorting 100 000 more events takes a GPU some hundredths of a ms). The best proposals come back
-in one copy, and overlapping ones are suppressed on the CPU.
+They are recorded once as a CUDA graph and started with one call. A graph has fixed shapes, so there is one for each
+capacity, four times as many events as the one before. Unused capacity becomes one more window whose image is ignored
+(sorting 100 000 more events takes a GPU some hundredths of a ms). The best proposals come back in one copy, and
+overlapping ones are suppressed on the CPU.
 
-Recording takes as long as some dozen windows. To keep a stream from waiting whenever a window has more events than
-before, the second window of a length makes all graphs that this sensor probably needs (``LIKELY_EVENTS``).
-``GraphStep.prepare`` does it before the first window.
-
-On a CPU the model runs as it is, with BatchNorm folded into convolutions.
+Recording takes as long as some dozen windows. So that a stream does not wait at every busier window, the second window
+of a length makes all graphs that this sensor probably needs (``LIKELY_EVENTS``); ``GraphStep.prepare`` does it before
+the first window. On a CPU the model runs as it is, with BatchNorm folded into convolutions.
 """
 
 from __future__ import annotations

@@ -189,6 +189,6 @@ def concatenate(pieces: Sequence[Events], sensor: Sequence[int]) -> Events:
         return pieces[0] if pieces else Events.empty(sensor)
     if all(early.t_us[-1] <= late.t_us[0] for early, late in pairwise(pieces)):
         return Events.concatenate(pieces)
-    columns = [np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("t_us", "x", "y", "p")]
-    order = np.argsort(columns[0], kind="stable")
-    return Events.trusted(*(column[order] for column in columns), Sensor.of(sensor))
+    t_us, x, y, p = (np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("t_us", "x", "y", "p"))
+    order = np.argsort(t_us, kind="stable")
+    return Events.trusted(t_us[order], x[order], y[order], p[order], Sensor.of(sensor))
