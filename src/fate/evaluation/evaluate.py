@@ -307,7 +307,7 @@ def _shared_times(
         for hz in sorted(rates):  # the slowest rate has the fewest ends
             tolerance_us = rules.at(hz).time_tolerance_us()
             if hz in ends:
-                times = times_at_window_ends(times, ends[hz], hop_of(hz), tolerance_us)
+                times, _ = times_at_window_ends(times, ends[hz], hop_of(hz), tolerance_us)
             elif not ends:
                 times = _times_at(grids[hz], recording.end_us, times, tolerance_us)
         shared[name] = times

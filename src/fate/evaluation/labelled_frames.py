@@ -182,7 +182,7 @@ class Frames:
         self._steps: list[NDArray[np.int64]] = []
         self._spans_meet = False  # whether predictions and labels of some recording share a span of time
         self._apart: tuple[int, int] | None = None  # first times of a recording whose spans do not meet
-        self._nearest_us: int | None = None  # least distance of a labelled time from the end of a window
+        self._distances: list[int] = []  # least distance of a labelled time from the end of a window, by recording
 
     @cached_property
     def truth(self) -> np.recarray[Any, Any]:
@@ -222,7 +222,10 @@ class Frames:
         times = truth.times_us if protocol.count_empty else np.unique(kept_truth.t_us)
         times = times[times > after_us]
         counts.labelled += len(times)
-        times = self._frame_times(times if times_us is None else times[np.isin(times, times_us)], predictions.times_us)
+        times = times if times_us is None else times[np.isin(times, times_us)]
+        if protocol.time_rule == "nearest" and protocol.hop_us is not None:
+            times, distance = times_at_window_ends(times, predictions.times_us, protocol.hop_us, self.tolerance_us)
+            self._distances += [] if distance is None else [distance]
         seen_us = predictions.times_us[predictions.times_us > seen_after_us]
         if len(predictions.times_us) and len(truth.times_us):
             (first, last), (begin, end) = predictions.times_us[[0, -1]].tolist(), truth.times_us[[0, -1]].tolist()
@@ -233,16 +236,6 @@ class Frames:
         self._truth.append(self._rows(kept_truth, *find_rows(kept_truth.t_us, times, times)))
         self._predictions.append(self._rows(kept, *self._prediction_rows(seen_us, times, kept)))
         counts.frames += len(times)
-
-    def _frame_times(self, times: NDArray[np.int64], ends_us: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The labelled times that become frames, of a recording with predictions at ``ends_us``."""
-        hop_us = self.protocol.hop_us
-        if self.protocol.time_rule != "nearest" or hop_us is None or not len(times) or not len(ends_us):
-            return times
-        distance = np.abs(times - window_ends_at(times, ends_us, hop_us, self.tolerance_us))
-        nearest_us = int(distance.min())
-        self._nearest_us = nearest_us if self._nearest_us is None else min(nearest_us, self._nearest_us)
-        return times_at_window_ends(times, ends_us, hop_us, self.tolerance_us)
 
     def _prediction_rows(
         self, seen_us: NDArray[np.int64], times: NDArray[np.int64], kept: BoxTable
@@ -282,43 +275,34 @@ class Frames:
                 f"no prediction lies in the time of the labels: the first one is at {prediction} µs, the first label "
                 f"at {label} µs; expected whole microseconds from the same origin"
             )
-        if self.counts.labelled and not self.counts.frames and self._nearest_us is not None:
+        if self.counts.labelled and not self.counts.frames and self._distances:
             raise FateError(
                 f"no label lies within {self.tolerance_us / 1000:g} ms of the end of a window; the nearest one is"
-                f" {self._nearest_us / 1000:g} ms away; make predictions at the times of the labels, or allow more with"
-                " label_tolerance_us=5000"
+                f" {min(self._distances) / 1000:g} ms away; make predictions at the times of the labels, or allow more"
+                " with label_tolerance_us=5000"
             )
 
 
 def times_at_window_ends(
     labelled_us: NDArray[np.int64], ends_us: NDArray[np.int64], hop_us: int, tolerance_us: int
-) -> NDArray[np.int64]:
+) -> tuple[NDArray[np.int64], int | None]:
     """The labelled times at which a window ends, within the tolerance; of several at one end, the nearest.
 
-    Windows end at ``ends_us`` [W], or would if every hop had given a prediction: a detector that leaves out windows
-    does not leave out their labels. Without any prediction all labelled times are returned.
+    Windows end at ``ends_us`` [W], and a whole number of hops away from the nearest of these: a detector that leaves
+    out windows does not leave out their labels. Also returns the least distance of a labelled time from the end of a
+    window, µs. Without any prediction, all labelled times are returned, and None.
     """
     if not len(labelled_us) or not len(ends_us):
-        return labelled_us
-    end = window_ends_at(labelled_us, ends_us, hop_us, tolerance_us)
+        return labelled_us, None
+    nearest = ends_us[nearest_times(ends_us, labelled_us, np.iinfo(np.int64).max)]
+    left_out = nearest + (labelled_us - nearest + hop_us // 2) // hop_us * hop_us
+    end = np.where(np.abs(labelled_us - nearest) <= tolerance_us, nearest, left_out)
     distance = np.abs(labelled_us - end)
     order = np.lexsort((distance, end))
     first = np.ones(len(order), bool)
     first[1:] = end[order][1:] != end[order][:-1]
     chosen = order[first]
-    return np.sort(labelled_us[chosen[distance[chosen] <= tolerance_us]])
-
-
-def window_ends_at(
-    times_us: NDArray[np.int64], ends_us: NDArray[np.int64], hop_us: int, tolerance_us: int
-) -> NDArray[np.int64]:
-    """The end of a window that is nearest to each time [N]: one of ``ends_us`` [W], W ≥ 1, if it is near enough.
-
-    Otherwise it is a whole number of hops away from the nearest of ``ends_us``: there a window was left out.
-    """
-    nearest = ends_us[nearest_times(ends_us, times_us, np.iinfo(np.int64).max)]
-    left_out = nearest + (times_us - nearest + hop_us // 2) // hop_us * hop_us
-    return np.where(np.abs(times_us - nearest) <= tolerance_us, nearest, left_out)
+    return np.sort(labelled_us[chosen[distance[chosen] <= tolerance_us]]), int(distance.min())
 
 
 def nearest_times(times_us: NDArray[np.int64], requested_us: NDArray[np.int64], tolerance_us: int) -> NDArray[np.int64]:
