@@ -253,7 +253,7 @@ def evaluation_batches(
                 continue
             recording, first = position
             taken = min(steps, counts[recording] - first)
-            clips.append(Clip(recording, hz, first, taken, first == 0, 0))
+            clips.append(Clip(recording, hz, first, taken, first == 0, 0, window_us=length_us))
             current[row] = (recording, first + taken) if first + taken < counts[recording] else None
         if all(clip.is_empty for clip in clips):
             return

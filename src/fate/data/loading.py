@@ -121,13 +121,12 @@ class ClipBatch(NamedTuple):
         return moved.float() if isinstance(moved, Tensor) else moved
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ClipReader:
     """Loads batches of clips, with a few recordings open."""
 
     recordings: Sequence[LabelledRecording]  #: all with one sensor; all with events, or all with histograms
     sensor: Sequence[int]  #: (height, width), pixels
-    window_us: int | None = None  #: length of windows; None for 1 / hz
     augmentation: Augmentation | None = None  #: drawn once for each clip, and once for a recording of a stream
     with_labels: bool = True  #: False to leave labels unread
     _: KW_ONLY
@@ -194,7 +193,7 @@ class ClipReader:
             empty = (Window(0, 50_000), self._no_events)
             return _LoadedClip([empty] * steps, None, [None] * steps, [-1] * steps, [empty] * teacher_steps)
         source = self.recordings[clip.recording]
-        grid = Grid.of(source, clip.hz, clip.window_us or self.window_us)
+        grid = Grid.of(source, clip.hz, clip.window_us)
         windows = [grid.window(clip.first + t) for t in range(clip.steps)]
         clip_labels, times = self._clip_labels(clip, grid)
         transform, augmentation = None, (self.stream_augmentation if clip.stream else None) or self.augmentation

@@ -182,7 +182,7 @@ def predict(
                 f"{recording.name} is of a {recording.sensor} sensor, the detector of a {detector.sensor} one;"
                 " expected the same"
             )
-    reader = ClipReader(recordings, detector.sensor, window_us, with_labels=False)
+    reader = ClipReader(recordings, detector.sensor, with_labels=False)
     if reader.holds_images:
         check_histograms(detector, recordings[0])
     plans = partial(evaluation_batches, recordings, hz, min(streams, len(recordings)), steps, window_us)

@@ -115,7 +115,7 @@ def compile_for_streaming(
     return StreamingStep(model, streams, chosen, hop_us, options)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class StreamingStep:
     """``found = step(batch)``; the state of B streams is kept inside, and detections are on the CPU."""
 
@@ -201,7 +201,7 @@ class _Recorded(NamedTuple):
     found: Tensor  #: [B, K, 8] box, confidence, score, class, objectness
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class GraphStep(StreamingStep):
     """A :class:`StreamingStep` on a GPU, which replays CUDA graphs."""
 
