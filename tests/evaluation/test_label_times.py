@@ -136,7 +136,7 @@ def test_all_rates_use_the_same_labels_and_a_perfect_detector_is_perfect(dataset
 
 
 def test_a_detector_is_compared_at_the_ends_of_its_windows(small: fate.Dataset) -> None:
-    result = evaluate(small_detector("s5", sensor=SMALL), small, (10, 20))
+    result = evaluate(small_detector("s5", sensor=SMALL), small, (10, 20), steps=16)
     slow, fast = (rate.scores for rate in result.rates)
     assert slow.counts.frames == fast.counts.frames > 0
     assert not any("no prediction near" in note for rate in result.rates for note in rate.scores.notes)
@@ -152,8 +152,8 @@ def test_rates_whose_windows_never_end_together_at_a_label_are_refused(dataset: 
 
 def test_a_rate_alone_uses_the_labels_that_it_uses_beside_20_hz(small: fate.Dataset, tmp_path: Path) -> None:
     detector = small_detector("s5", sensor=SMALL)
-    alone = evaluate(detector, small, (40,), predictions_to=tmp_path)
-    beside = evaluate(detector, small, (20, 40))
+    alone = evaluate(detector, small, (40,), steps=16, predictions_to=tmp_path)
+    beside = evaluate(detector, small, (20, 40), steps=16)
     assert alone.rates[0].scores.counts.frames == beside.rates[1].scores.counts.frames
     again = evaluate(tmp_path, small)  # predictions that were kept at these labels only
     assert again.rates[0].scores.to_dict()["metrics"] == alone.rates[0].scores.to_dict()["metrics"]
@@ -190,9 +190,9 @@ def test_alignment_holds_as_many_labels_as_any_shift(seed: int) -> None:
 
 def test_written_predictions_do_not_depend_on_the_other_rates_of_a_command(small: fate.Dataset, tmp_path: Path) -> None:
     detector = small_detector("s5", sensor=SMALL)
-    evaluate(detector, small, (10, 15), predictions_to=tmp_path)
+    evaluate(detector, small, (10, 15), steps=16, predictions_to=tmp_path)
     again = evaluate(tmp_path, small, (10,)).rates[0].scores
-    assert again.to_dict()["metrics"] == evaluate(detector, small, (10,)).rates[0].scores.to_dict()["metrics"]
+    assert again.to_dict()["metrics"] == evaluate(detector, small, (10,), steps=16).rates[0].scores.to_dict()["metrics"]
     assert again.notes == ()
 
 

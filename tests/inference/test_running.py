@@ -94,7 +94,7 @@ def test_memory_goes_on_by_the_hop_also_where_windows_overlap(
         return forward(self, *given, step_scale=step_scale, **more)
 
     monkeypatch.setattr(Detector, "forward", listened)
-    predict(detector, dataset.recordings, 200, window_us=window_us)
+    predict(detector, dataset.recordings, 200, window_us=window_us, steps=10)
     assert told == {0.1}
 
 
@@ -121,9 +121,9 @@ def test_boxes_are_ranked_by_objectness_times_class_unless_asked(dataset: Datase
 
 def test_shards_merge_to_the_whole(dataset: Dataset, detector: Detector, tmp_path: Path) -> None:
     rules = named_protocol("custom", SENSOR, skip_us=0)
-    whole = evaluate(detector, dataset, (20, 100), protocol=rules)
+    whole = evaluate(detector, dataset, (20, 100), protocol=rules, steps=8)
     for shard in ((1, 2), (2, 2)):
-        evaluate(detector, dataset, (20, 100), protocol=rules, shard=shard, predictions_to=tmp_path / "parts")
+        evaluate(detector, dataset, (20, 100), protocol=rules, shard=shard, predictions_to=tmp_path / "parts", steps=8)
     merged = evaluate(tmp_path / "parts", dataset, (20, 100), protocol=rules)
     for first, second in zip(whole.rates, merged.rates, strict=True):
         assert first.scores.counts.frames == second.scores.counts.frames == 8
