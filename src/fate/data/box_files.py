@@ -48,7 +48,7 @@ class Clock:
     def convert(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
         """Times in µs on the clock of the events."""
         factor, divisor = US_PER_UNIT[self.unit]
-        if np.abs(times.astype(np.float64)).max(initial=0) > MAX_TIME_US // factor:
+        if np.abs(times.astype(np.float64)).max(initial=0) >= MAX_TIME_US // factor:
             raise FormatError(
                 f"labels have a time of {int(times[-1])} {self.unit}; that is beyond all times; check the unit"
             )
