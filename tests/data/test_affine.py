@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import grid_sample, interpolate
 
 from fate.data import affine
-from fate.data.transforms import Augmentation, Erasing, Transform
+from fate.data.transforms import Augmentation, Transform
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
 from tests.conftest import event_lists, make_events
@@ -23,9 +23,9 @@ SENSORS = st.tuples(st.integers(1, 90), st.integers(1, 120))
 EVERYTHING = Augmentation(flip=0.5, rotate=0.8, translate=0.8, scale=0.8, shear=0.8, zoom=0.5)
 
 
-def made(steps: list[affine.Map] | affine.Map, sensor: Sensor = SENSOR, erasing: Erasing | None = None) -> Transform:
+def made(steps: list[affine.Map] | affine.Map, sensor: Sensor = SENSOR) -> Transform:
     top, bottom = (affine.compose(*steps) if isinstance(steps, list) else steps).tolist()
-    return Transform((tuple(top), tuple(bottom)), sensor, erasing)
+    return Transform((tuple(top), tuple(bottom)), sensor)
 
 
 def drawn(seed: int, sensor: tuple[int, int]) -> Transform:

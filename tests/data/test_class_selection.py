@@ -216,7 +216,7 @@ def test_predictions_and_exact_boxes_are_matched_by_name_under_any_selection(tmp
         done = evaluate(tmp_path / "p.npz", dataset, (20,))
         scores = done.rates[0].scores
         assert scores["AP50"] == pytest.approx(1.0)
-        assert scores.num_truth == (1 if len(wanted) == 1 and "any" not in wanted else 2)
+        assert scores.counts.truth == (1 if len(wanted) == 1 and "any" not in wanted else 2)
 
 
 def test_class_ids_without_names_say_what_they_were_read_as(tmp_path: Path) -> None:
@@ -232,4 +232,4 @@ def test_names_of_predictions_may_be_spelled_otherwise(tmp_path: Path) -> None:
     write_labels(tmp_path / "a.npz", sized([0, 1, 2], OTHER, classes=("VAN", "Bike", "drone")))
     scores = evaluate(tmp_path / "a.npz", open_dataset(path), (20,)).rates[0].scores
     assert scores["AP50"] == pytest.approx(1.0)
-    assert scores.predictions_by_class == dict.fromkeys(NAMES, 1)
+    assert scores.counts.predictions_by_class == dict.fromkeys(NAMES, 1)

@@ -42,7 +42,7 @@ def test_small_and_clipped_boxes_and_recordings_without_labels_leave_a_dataset_c
     put(tmp_path, "b", None)
     put(tmp_path, "c", Labels([100_000], [-30], [3], [1], [5], [0]))
     faults = data_faults(open_dataset(tmp_path))
-    assert len(faults.every) == 2
+    assert len(faults.findings) == 2
     assert faults.missing == []
     faults.refuse(allow_missing=False)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fate import FateError, Labels, Sensor
 from fate.data.box_files import Clock, load_boxes
 from fate.data.class_maps import class_map
-from fate.data.label_rules import GEN1_RULES, MPX_RULES, LabelRules, RuledLabels, label_rules
+from fate.data.label_rules import RULES, LabelRules, RuledLabels, label_rules
 
 GEN1, MPX = (240, 304), (720, 1280)
 
@@ -49,7 +49,7 @@ def test_boxes_lie_in_the_frame_have_known_classes_and_keep_their_times(raw: Lab
 def test_label_rules_are_those_of_rvt(raw: Labels, training: bool) -> None:
     """The oracle follows the published steps on rows of x, y, w, h in float64."""
     split = "train" if training else "val"
-    for rules, (height, width), side, diagonal in ((GEN1_RULES, GEN1, 10, 30), (MPX_RULES, MPX, 5, 0)):
+    for rules, (height, width), side, diagonal in ((RULES["gen1"], GEN1, 10, 30), (RULES["1mpx"], MPX, 5, 0)):
         expected = []
         for box, time in zip(raw.boxes.astype(np.float64), raw.t_us.tolist(), strict=True):
             x1, x2 = np.clip(box[[0, 2]], 0, width - 1)
@@ -70,20 +70,20 @@ def test_label_rules_are_those_of_rvt(raw: Labels, training: bool) -> None:
 def test_rules_keep_times_that_were_empty_and_drop_those_they_empty() -> None:
     labels = Labels([10, 20], [0, 0], [0, 0], [2, 50], [2, 50], [0, 0], labelled_us=[10, 20, 30], sensor=GEN1)
     assert LabelRules(min_side=5).apply(labels).labelled_us.tolist() == [20, 30]
-    assert label_rules("gen1") is GEN1_RULES
-    assert label_rules("1mpx") is MPX_RULES
+    assert label_rules("gen1") is RULES["gen1"]
+    assert label_rules("1mpx") is RULES["1mpx"]
     assert label_rules("sim").apply(labels) == labels
     with pytest.raises(FateError, match="the labels have no sensor"):
-        GEN1_RULES.apply(replace(labels, sensor=None))
+        RULES["gen1"].apply(replace(labels, sensor=None))
 
 
 def test_ruled_labels_are_those_of_a_recording_after_its_rules() -> None:
     raw = Labels([10, 20, 30], [0, 0, 0], [0, 0, 0], [2, 50, 140], [2, 50, 60], [0, 0, 0], sensor=(120, 152))
     recordings = [SimpleNamespace(labels=raw, split=split, downscale=2) for split in ("train", "val")]
-    of_training, of_validation = (RuledLabels(recordings, GEN1_RULES)(number, 200.0) for number in (0, 1))
+    of_training, of_validation = (RuledLabels(recordings, RULES["gen1"])(number, 200.0) for number in (0, 1))
     assert of_training.labelled_us.tolist() == [20]
     assert of_validation.labelled_us.tolist() == [20, 30]  # wide boxes go in training alone
-    assert of_validation == GEN1_RULES.apply(raw, split="val", downscale=2)
+    assert of_validation == RULES["gen1"].apply(raw, split="val", downscale=2)
 
 
 def test_a_label_clock_shifts_and_scales_times() -> None:

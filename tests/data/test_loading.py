@@ -100,7 +100,7 @@ def test_labels_stand_at_the_windows_that_end_nearest_to_them() -> None:
 
 
 def test_windows_of_one_length_at_a_dense_hop_share_events() -> None:
-    batch = ClipReader(SOURCES, SENSOR, window_us=50_000).batch([Clip(1, 200.0, 9, 4, True, 0)])
+    batch = ClipReader(SOURCES, SENSOR).batch([Clip(1, 200.0, 9, 4, True, 0, window_us=50_000)])
     assert batch.events.durations == (50_000,) * 4
     assert np.diff(batch.ends_us[:, 0]).tolist() == [5_000] * 3
     expected = SOURCES[1].open().read(1000 + 5_000, 1000 + 55_000)
@@ -108,7 +108,7 @@ def test_windows_of_one_length_at_a_dense_hop_share_events() -> None:
 
 
 def test_a_window_may_begin_before_the_recording() -> None:
-    batch = ClipReader(SOURCES, SENSOR, window_us=50_000).batch([Clip(1, 200.0, 0, 1, True, 0)])
+    batch = ClipReader(SOURCES, SENSOR).batch([Clip(1, 200.0, 0, 1, True, 0, window_us=50_000)])
     assert batch.events.counts[0] == len(SOURCES[1].open().read(1000, 6000))
 
 

@@ -173,7 +173,7 @@ def test_who_never_closes_it_ends_well_all_the_same() -> None:
 def test_a_batch_without_events_is_no_input() -> None:
     batch = ClipReader(SOURCES, SENSOR, warmup=2, resident=True).batch([Clip(0, 40.0, 4, 2, True, 0)])
     assert batch.teacher is not None
-    assert batch.pin_memory() is batch
+    assert batch.pin_memory().events is batch.events
     for part in (batch, batch.teacher):
         with pytest.raises(FateError, match="without its events"):
             part.inputs("cpu")

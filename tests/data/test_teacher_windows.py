@@ -155,7 +155,7 @@ def test_teacher_and_student_are_changed_alike(hz: float) -> None:
 
 def test_windows_of_another_length_leave_the_canonical_ones_as_they_are() -> None:
     _, plain = batch_of([Clip(1, 100.0, 20, 10, True, 0)])
-    _, long = batch_of([Clip(1, 100.0, 20, 10, True, 0)], window_us=80_000)
+    _, long = batch_of([Clip(1, 100.0, 20, 10, True, 0, window_us=80_000)])
     assert torch.equal(plain.events.block, long.events.block)
 
 

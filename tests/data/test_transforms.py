@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels, LabelSource
 from fate.data import affine
-from fate.data.transforms import Augmentation, Erasing
+from fate.data.transforms import Augmentation
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
 from tests.conftest import make_events
@@ -260,7 +260,7 @@ def test_zooming_out_puts_the_whole_frame_into_the_frame() -> None:
 @given(st.integers(0, 2**63 - 1), SENSORS)
 def test_erased_rectangles_keep_to_their_area_and_aspect(seed: int, sensor: tuple[int, int]) -> None:
     size = Sensor(*sensor)
-    rectangle = Erasing(seed, 1.0, (0.02, 0.33), (0.3, 3.3)).rectangle(size)
+    rectangle = replace(made(affine.shift(0, 0), size), augmentation=Augmentation(erase=1.0), seed=seed).hole(0)
     if rectangle is None:  # a frame that is too flat for any
         assert min(size) < 2 or max(size) / min(size) > 1.5
         return
@@ -277,25 +277,24 @@ def test_erased_rectangles_keep_to_their_area_and_aspect(seed: int, sensor: tupl
 
 def test_erasing_drops_what_lies_in_the_rectangle_and_nothing_else() -> None:
     events = make_events(sensor=SENSOR)
-    transform = made(affine.flip(SENSOR), erasing=Erasing(5, 1.0, (0.1, 0.3), (0.5, 2)))
+    often = Augmentation(erase=1.0, erase_area=(0.1, 0.3), erase_aspect=(0.5, 2))
+    transform = replace(made(affine.flip(SENSOR)), augmentation=often, seed=5)
     moved = transform.events(events)
     erased = transform.erased(moved, window=2)
-    assert transform.erasing is not None
-    rectangle = transform.erasing.rectangle(SENSOR, 2)
+    rectangle = transform.hole(2)
     assert rectangle is not None
     inside = moved.inside(*rectangle)
     assert len(inside) > 0
     assert len(erased.inside(*rectangle)) == 0
     assert len(erased) + len(inside) == len(moved)
     labels = random_labels(1)
-    assert transform.labels(labels) == replace(transform, erasing=None).labels(labels)
+    assert transform.labels(labels) == replace(transform, augmentation=None).labels(labels)
 
 
 def test_each_window_has_its_own_rectangle_with_the_given_chance() -> None:
-    window = Augmentation.paper().draw(np.random.default_rng(0), SENSOR).erasing
-    assert window is not None
-    each = [window.rectangle(SENSOR, number) for number in range(1000)]
-    assert each == [window.rectangle(SENSOR, number) for number in range(1000)]
+    window = Augmentation.paper().draw(np.random.default_rng(0), SENSOR)
+    each = [window.hole(number) for number in range(1000)]
+    assert each == [window.hole(number) for number in range(1000)]
     assert np.mean([rectangle is not None for rectangle in each]) == pytest.approx(0.4, abs=0.05)
     assert len(set(each)) > 300
 

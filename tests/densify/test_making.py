@@ -150,10 +150,10 @@ def test_what_does_not_fit_is_refused(dataset: Dataset, detector: Detector, whol
         densify(detector, dataset, tmp_path / "a", shard=(4, 4))
     with pytest.raises(FateError, match="expected 1 to 1000"):
         densify(detector, dataset, tmp_path / "a", (0,))
-    with pytest.raises(FateError, match="knows car, pedestrian; .* has truck"):
+    with pytest.raises(FateError, match="knows car, pedestrian on .* has truck"):
         densify(detector, replace(dataset, classes=("truck",)), tmp_path / "a")
     small = fate.build_model("fate-s-nano", CLASSES, (32, 64))
-    with pytest.raises(FateError, match="for a sensor of 64×32; .* is of 64×64"):
+    with pytest.raises(FateError, match="on a 64×32 sensor; .* on a 64×64 one"):
         densify(small, dataset, tmp_path / "a")
     with pytest.raises(FateError, match="dense labels need the events"):
         densify(detector, replace(dataset, kind="rvt"), tmp_path / "a")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fate.boxes.labels import Labels
-from fate.densify.quality import Quality, SizeLimits
+from fate.densify.quality import Quality
 from tests.densify.standin import CLASSES, SENSOR, seen, straight_truth
 
 
@@ -55,7 +55,7 @@ def test_truth_is_missed_where_nothing_is_labelled_and_times_outside_the_truth_d
 def test_small_truth_and_small_labels_count_neither_way() -> None:
     truth = table([(0, 100, 40, 0, 1), (0, 200, 8, 0, 1)])
     labels = table([(0, 100, 40, 0, 1), (0, 199, 10, 0, 1), (0, 20, 8, 0, 1), (0, 60, 40, 0, 1)])
-    strict, lenient = Quality(CLASSES), Quality(CLASSES, SizeLimits(30, 10))
+    strict, lenient = Quality(CLASSES), Quality(CLASSES, 30, 10)
     for quality in (strict, lenient):
         quality.add(labels, truth, np.array([0]))
     assert (strict.figures()["car"].labels, strict.figures()["car"].truth) == (4, 2)

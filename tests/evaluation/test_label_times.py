@@ -44,7 +44,7 @@ def test_a_perfect_detector_scores_100_at_every_rate_whatever_the_label_rate(hz:
         {"a": moving_box(labels)}, {"a": moving_box(ends(hz))}, named_protocol("gen1").at(hz), ["car"], (240, 304)
     )
     assert scores["AP50:95"] == pytest.approx(1)
-    assert scores.num_frames
+    assert scores.counts.frames
 
 
 def test_labels_of_windows_that_a_detector_left_out_count_as_not_found() -> None:
@@ -54,7 +54,7 @@ def test_labels_of_windows_that_a_detector_left_out_count_as_not_found() -> None
         {"a": moving_box(labels)}, {"a": moving_box(half)}, named_protocol("gen1").at(20), ["car"], (240, 304)
     )
     times = ends(20)[ends(20) > 500_000]
-    assert scores.num_frames == len(times)
+    assert scores.counts.frames == len(times)
     assert scores["AR100"] == pytest.approx(np.isin(times, half).mean())
 
 
@@ -63,7 +63,7 @@ def test_labels_far_from_every_window_are_refused_and_a_larger_distance_is_taken
     with pytest.raises(FateError, match=r"2 ms.*10 ms.*label_tolerance_us"):
         evaluate_boxes(truth, found, named_protocol("gen1").at(20), ["car"], (240, 304))
     wide = named_protocol("gen1", label_tolerance_us=10_000).at(20)
-    assert evaluate_boxes(truth, found, wide, ["car"], (240, 304)).num_frames
+    assert evaluate_boxes(truth, found, wide, ["car"], (240, 304)).counts.frames
 
 
 @pytest.mark.parametrize("label_hz", [1, 4, 20, 60])
@@ -128,7 +128,7 @@ def test_all_rates_use_the_same_labels_and_a_perfect_detector_is_perfect(dataset
         write_predictions(tmp_path / f"{hz:g}hz.npz", {recording.name: moving_box(times)}, {"hz": hz})
     result = evaluate(tmp_path, dataset)
     assert [rate.scores["AP50:95"] for rate in result.rates] == [pytest.approx(1)] * len(PAPER_RATES)
-    assert len({rate.scores.num_frames for rate in result.rates}) == 1
+    assert len({rate.scores.counts.frames for rate in result.rates}) == 1
     used, all_times = result.label_times
     assert used == pytest.approx(all_times / 3, abs=1)
     assert f"{used} of {all_times} times" in result.table()
@@ -136,9 +136,9 @@ def test_all_rates_use_the_same_labels_and_a_perfect_detector_is_perfect(dataset
 
 
 def test_a_detector_is_compared_at_the_ends_of_its_windows(small: fate.Dataset) -> None:
-    result = evaluate(small_detector("s5", sensor=SMALL), small, (10, 20))
+    result = evaluate(small_detector("s5", sensor=SMALL), small, (10, 20), steps=16)
     slow, fast = (rate.scores for rate in result.rates)
-    assert slow.num_frames == fast.num_frames > 0
+    assert slow.counts.frames == fast.counts.frames > 0
     assert not any("no prediction near" in note for rate in result.rates for note in rate.scores.notes)
 
 
@@ -152,9 +152,9 @@ def test_rates_whose_windows_never_end_together_at_a_label_are_refused(dataset: 
 
 def test_a_rate_alone_uses_the_labels_that_it_uses_beside_20_hz(small: fate.Dataset, tmp_path: Path) -> None:
     detector = small_detector("s5", sensor=SMALL)
-    alone = evaluate(detector, small, (40,), predictions_to=tmp_path)
-    beside = evaluate(detector, small, (20, 40))
-    assert alone.rates[0].scores.num_frames == beside.rates[1].scores.num_frames
+    alone = evaluate(detector, small, (40,), steps=16, predictions_to=tmp_path)
+    beside = evaluate(detector, small, (20, 40), steps=16)
+    assert alone.rates[0].scores.counts.frames == beside.rates[1].scores.counts.frames
     again = evaluate(tmp_path, small)  # predictions that were kept at these labels only
     assert again.rates[0].scores.to_dict()["metrics"] == alone.rates[0].scores.to_dict()["metrics"]
     assert again.label_times == alone.label_times
@@ -172,7 +172,7 @@ def test_windows_that_were_left_out_are_found_between_times_that_are_not_whole_m
     labels, half = times[29::30], np.delete(times, np.arange(29, len(times), 60))
     truth, found = {"a": moving_box(labels)}, {"a": moving_box(half)}
     scores = evaluate_boxes(truth, found, named_protocol("gen1").at(30), ["car"], (240, 304))
-    assert scores.num_frames == len(labels)
+    assert scores.counts.frames == len(labels)
     assert scores["AR100"] == pytest.approx(np.isin(labels, half).mean())
 
 
@@ -190,9 +190,9 @@ def test_alignment_holds_as_many_labels_as_any_shift(seed: int) -> None:
 
 def test_written_predictions_do_not_depend_on_the_other_rates_of_a_command(small: fate.Dataset, tmp_path: Path) -> None:
     detector = small_detector("s5", sensor=SMALL)
-    evaluate(detector, small, (10, 15), predictions_to=tmp_path)
+    evaluate(detector, small, (10, 15), steps=16, predictions_to=tmp_path)
     again = evaluate(tmp_path, small, (10,)).rates[0].scores
-    assert again.to_dict()["metrics"] == evaluate(detector, small, (10,)).rates[0].scores.to_dict()["metrics"]
+    assert again.to_dict()["metrics"] == evaluate(detector, small, (10,), steps=16).rates[0].scores.to_dict()["metrics"]
     assert again.notes == ()
 
 
@@ -202,8 +202,8 @@ def test_a_recording_with_an_empty_table_of_predictions_has_the_frames_of_any_ot
     whole = moving_box(grid.ends_us(grid.count(recording.end_us)))
     nothing = evaluate({20.0: {recording.name: Labels.empty(classes=("car",), sensor=(240, 304))}}, dataset)
     assert (
-        nothing.rates[0].scores.num_frames
-        == evaluate({20.0: {recording.name: whole}}, dataset).rates[0].scores.num_frames
+        nothing.rates[0].scores.counts.frames
+        == evaluate({20.0: {recording.name: whole}}, dataset).rates[0].scores.counts.frames
     )
 
 
@@ -212,6 +212,6 @@ def test_predictions_at_uneven_times_are_compared_at_their_times(dataset: fate.D
     labels = recording.labels.labelled_us[40:]
     uneven = labels[np.cumsum(np.random.default_rng(0).integers(4, 9, 20))]
     scores = evaluate({20.0: {recording.name: moving_box(uneven)}}, dataset).rates[0].scores
-    assert scores.num_truth > 0
+    assert scores.counts.truth > 0
     assert scores["AP50"] is not None
     assert scores["AP50"] > 0.15

@@ -35,7 +35,7 @@ def test_predictions_equal_to_the_truth_are_perfect_at_every_rate() -> None:
         looked = np.arange(1, 2 * hz + 1) * round(1e6 / hz)
         scores = evaluate_boxes(truth, {"a": boxes_at(looked, looked=looked)}, Protocol().at(hz))
         assert scores["AP50:95"] == pytest.approx(1)
-        assert (scores.num_frames, scores.false_positives.count) == (30, 0)
+        assert (scores.counts.frames, scores.false_positives.count) == (30, 0)
 
 
 def test_everything_that_was_dropped_is_counted_once() -> None:
@@ -48,9 +48,9 @@ def test_everything_that_was_dropped_is_counted_once() -> None:
         ]
     )
     scores = evaluate_boxes(truth, {"a": found}, AT_20)
-    assert scores.truth_dropped == {"early": 10, "low score": 0, "small": 0, "unknown class": 0}
-    assert scores.predictions_dropped == {"early": 5, "low score": 3, "small": 0, "unknown class": 0}
-    assert scores.given_predictions == len(found) == 8 + scores.num_predictions
+    assert scores.counts.truth_dropped == {"early": 10, "low score": 0, "small": 0, "unknown class": 0}
+    assert scores.counts.predictions_dropped == {"early": 5, "low score": 3, "small": 0, "unknown class": 0}
+    assert scores.counts.given_predictions == len(found) == 8 + scores.counts.predictions
     assert "5 in the skipped start, 3 below the score floor" in str(scores)
     assert any("17 of 30 frames have no prediction" in note for note in scores.notes)
 
@@ -65,16 +65,20 @@ def test_the_first_label_that_counts_has_its_prediction_though_that_is_in_the_sk
 def test_small_boxes_are_dropped_on_both_sides() -> None:
     truth = {"a": boxes_at(EVERY)}
     scores = evaluate_boxes(truth, truth, Protocol(min_diagonal=57, tolerance_us=0))
-    assert (scores.num_truth, scores.truth_dropped["small"], scores.predictions_dropped["small"]) == (0, 30, 30)
-    assert evaluate_boxes(truth, truth, Protocol(min_diagonal=56, tolerance_us=0)).num_truth == 30
-    assert evaluate_boxes(truth, truth, Protocol(min_side=41, tolerance_us=0)).num_truth == 0
+    assert (scores.counts.truth, scores.counts.truth_dropped["small"], scores.counts.predictions_dropped["small"]) == (
+        0,
+        30,
+        30,
+    )
+    assert evaluate_boxes(truth, truth, Protocol(min_diagonal=56, tolerance_us=0)).counts.truth == 30
+    assert evaluate_boxes(truth, truth, Protocol(min_side=41, tolerance_us=0)).counts.truth == 0
 
 
 def test_skipped_time_counts_from_the_start_of_the_recording() -> None:
     later = 1_600_000_000_000_000
     truth = {"a": boxes_at(EVERY + later, looked=EVERY + later)}
-    assert evaluate_boxes(truth, truth, AT_20).num_frames == 40
-    assert evaluate_boxes(truth, truth, AT_20, starts_us={"a": later}).num_frames == 30
+    assert evaluate_boxes(truth, truth, AT_20).counts.frames == 40
+    assert evaluate_boxes(truth, truth, AT_20, starts_us={"a": later}).counts.frames == 30
     with pytest.raises(FateError, match="no start for recording 'a'"):
         evaluate_boxes(truth, truth, AT_20, starts_us={"b": 0})
 
@@ -117,7 +121,10 @@ def test_classes_are_matched_by_name() -> None:
     assert scores["AP50:95"] == pytest.approx(1)
     dogs = Labels(times, *boxes_at(times).boxes.T, zero + 1, classes=["pedestrian", "dog"])
     scores = evaluate_boxes(truth, {"a": dogs}, AT_20)
-    assert (scores["AP50:95"], scores.predictions_dropped["unknown class"]) == (0, 31)  # 30 labels, and one before
+    assert (scores["AP50:95"], scores.counts.predictions_dropped["unknown class"]) == (
+        0,
+        31,
+    )  # 30 labels, and one before
 
 
 def test_scores_are_plain_json_with_the_names_of_the_metrics() -> None:
@@ -224,4 +231,4 @@ def test_no_truth_at_all_gives_no_figure() -> None:
     scores = evaluate_boxes({"a": Labels.empty(EVERY)}, {"a": boxes_at(EVERY)}, AT_20, ["car", "pedestrian"])
     assert scores["AP50:95"] is None
     assert scores.false_positives.count == 30
-    assert evaluate_boxes({}, {}, AT_20, ["car"]).num_frames == 0
+    assert evaluate_boxes({}, {}, AT_20, ["car"]).counts.frames == 0

@@ -40,9 +40,9 @@ def assert_equals_toolbox(
     scores: Scores, truth: dict[str, Any], found: dict[str, Any], tolerance: int, digits: float = 1e-9
 ) -> None:
     frames = [frame for name in truth for frame in toolbox_frames(truth[name], found[name], tolerance, 30, 10)]
-    assert scores.num_frames == len(frames)
-    assert scores.num_truth == sum(len(there) for there, _ in frames)
-    assert scores.num_predictions == sum(len(given) for _, given in frames)
+    assert scores.counts.frames == len(frames)
+    assert scores.counts.truth == sum(len(there) for there, _ in frames)
+    assert scores.counts.predictions == sum(len(given) for _, given in frames)
     oracle = coco_evaluation(frames, 2)
     for name, value in coco_figures(oracle).items():
         assert scores[name] == pytest.approx(value, abs=digits), name
@@ -80,7 +80,7 @@ def test_a_box_at_the_limit_counts_though_its_corners_were_rounded() -> None:
     short = np.count_nonzero((table["x"] + table["w"]) - table["x"] < 10)
     assert short > 5
     scores = evaluate_boxes({"a": labels_of(table)}, {}, named_protocol("gen1"))
-    assert scores.num_truth == 500
+    assert scores.counts.truth == 500
 
 
 def test_frames_whose_truth_is_filtered_away_are_left_out_or_count_as_the_protocol_says() -> None:
@@ -89,9 +89,9 @@ def test_frames_whose_truth_is_filtered_away_are_left_out_or_count_as_the_protoc
     rules = {"min_diagonal": 30.0, "min_side": 10.0, "tolerance_us": 0}
     left_out = evaluate_boxes(truth, found, Protocol(count_empty=False, **rules))
     counted = evaluate_boxes(truth, found, Protocol(count_empty=True, **rules))
-    assert (left_out.num_frames, left_out.false_positives.count) == (1, 0)
-    assert (counted.num_frames, counted.false_positives.count) == (2, 1)
-    assert left_out.truth_dropped["small"] == counted.truth_dropped["small"] == 1
+    assert (left_out.counts.frames, left_out.false_positives.count) == (1, 0)
+    assert (counted.counts.frames, counted.false_positives.count) == (2, 1)
+    assert left_out.counts.truth_dropped["small"] == counted.counts.truth_dropped["small"] == 1
 
 
 def test_labelled_empty_frames_lower_ap_where_they_count() -> None:
@@ -109,8 +109,8 @@ def test_rows_of_classes_that_are_not_evaluated_make_a_frame_and_nothing_else() 
     found = {"a": moved(random, truth["a"], 2.0, [0])}
     scores = evaluate_boxes(truth, found, named_protocol("gen1", score_floor=0.0))
     frames = toolbox_frames(truth["a"], found["a"], 50_000, 30, 10)
-    assert scores.num_frames == len(frames)
-    assert scores.truth_dropped["unknown class"] > 0
+    assert scores.counts.frames == len(frames)
+    assert scores.counts.truth_dropped["unknown class"] > 0
     for name, value in coco_figures(coco_evaluation(frames, 2)).items():
         assert scores[name] == pytest.approx(value, abs=1e-9), name
 
@@ -123,7 +123,7 @@ def test_real_boxes_of_1mpx_give_the_known_figures_to_six_digits(kind: str) -> N
         truth = {name: labels_of(table) for name, table in truth.items()}
         found = dict(read_predictions(SEED, classes=MPX_CLASSES))
     scores = evaluate_boxes(truth, found, named_protocol("1mpx", tolerance_us=40_000), MPX_CLASSES, (360, 640))
-    assert scores.num_frames == 424
+    assert scores.counts.frames == 424
     assert {name: round(scores[name], 6) for name in KNOWN} == KNOWN
     assert {name: round(scores.by_class[name]["AP50:95"], 6) for name in KNOWN_BY_CLASS} == KNOWN_BY_CLASS
     assert scores["AP50:95 small"] is None

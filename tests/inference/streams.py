@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +18,10 @@ from fate.models.zoo import build_model
 SENSOR = Sensor(64, 64)
 
 
-def small_detector(name: str = "fate-s-nano", sensor: tuple[int, int] = SENSOR) -> Detector:
+def small_detector(name: str = "fate-s-nano", sensor: tuple[int, int] = SENSOR, **options: Any) -> Detector:
     """With fresh weights; its head is made to see something everywhere."""
     torch.manual_seed(3)
-    options = {"dims": (8, 16, 32, 64), "head_dim": 8} if name.endswith("nano") else {}
+    options |= {"dims": (8, 16, 32, 64), "head_dim": 8} if name.endswith("nano") else {}
     model = build_model(name, ("car", "pedestrian"), sensor, **options)
     with torch.no_grad():
         if name.endswith("nano"):

@@ -89,7 +89,7 @@ def test_fresh_windows_come_out_in_order() -> None:
     for number in range(3):
         queue.put(window(number), number / 10)
     taken = [queue.take(0.5) for _ in range(4)]
-    assert [each and each.closed.window.start_us for each in taken] == [0, 1, 2, None]
+    assert [each and each.window.start_us for each in taken] == [0, 1, 2, None]
     assert queue.counts.windows_dropped == 0
 
 
@@ -99,7 +99,7 @@ def test_once_the_oldest_is_too_old_only_the_newest_is_left() -> None:
         queue.put(window(number, events=2), number / 10)
     taken = queue.take(1.05)
     assert taken is not None
-    assert taken.closed.window.start_us == 2
+    assert taken.window.start_us == 2
     assert (queue.counts.windows_dropped, queue.counts.events_in_dropped_windows) == (2, 4)
 
 
@@ -115,7 +115,7 @@ def test_a_restart_is_not_dropped_with_its_window() -> None:
         queue.put(window(number, restarted=reason), 0.0)
     taken = queue.take(0.0)
     assert taken is not None
-    assert (taken.closed.window.start_us, taken.closed.restarted) == (2, "time went back")
+    assert (taken.window.start_us, taken.restarted) == (2, "time went back")
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 2)), max_size=60), st.integers(1, 5))
@@ -127,7 +127,7 @@ def test_every_window_is_taken_dropped_or_waiting(steps: list[tuple[bool, float]
             queue.put(window(put), now)
             put += 1
         elif (each := queue.take(now)) is not None:
-            taken.append(each.closed.window.start_us)
+            taken.append(each.window.start_us)
         assert len(queue) <= room
     assert taken == sorted(set(taken))
     assert len(taken) + queue.counts.windows_dropped + len(queue) == put

@@ -94,7 +94,7 @@ def test_memory_goes_on_by_the_hop_also_where_windows_overlap(
         return forward(self, *given, step_scale=step_scale, **more)
 
     monkeypatch.setattr(Detector, "forward", listened)
-    predict(detector, dataset.recordings, 200, window_us=window_us)
+    predict(detector, dataset.recordings, 200, window_us=window_us, steps=10)
     assert told == {0.1}
 
 
@@ -103,7 +103,7 @@ def test_the_table_names_its_protocol_and_has_a_row_for_each_rate(dataset: Datas
     text = result.table()
     assert text.startswith("protocol custom")
     assert sum(line.startswith(("| 20 |", "| 100 |")) for line in text.splitlines()) == 2
-    assert [rate.scores.num_frames for rate in result.rates] == [0, 0]  # the first half second is skipped
+    assert [rate.scores.counts.frames for rate in result.rates] == [0, 0]  # the first half second is skipped
 
 
 def test_boxes_are_ranked_by_objectness_times_class_unless_asked(dataset: Dataset, detector: Detector) -> None:
@@ -121,14 +121,14 @@ def test_boxes_are_ranked_by_objectness_times_class_unless_asked(dataset: Datase
 
 def test_shards_merge_to_the_whole(dataset: Dataset, detector: Detector, tmp_path: Path) -> None:
     rules = named_protocol("custom", SENSOR, skip_us=0)
-    whole = evaluate(detector, dataset, (20, 100), protocol=rules)
+    whole = evaluate(detector, dataset, (20, 100), protocol=rules, steps=8)
     for shard in ((1, 2), (2, 2)):
-        evaluate(detector, dataset, (20, 100), protocol=rules, shard=shard, predictions_to=tmp_path / "parts")
+        evaluate(detector, dataset, (20, 100), protocol=rules, shard=shard, predictions_to=tmp_path / "parts", steps=8)
     merged = evaluate(tmp_path / "parts", dataset, (20, 100), protocol=rules)
     for first, second in zip(whole.rates, merged.rates, strict=True):
-        assert first.scores.num_frames == second.scores.num_frames == 8
+        assert first.scores.counts.frames == second.scores.counts.frames == 8
         assert first.scores["AP50"] == pytest.approx(second.scores["AP50"], abs=1e-6)
-        assert first.scores.num_predictions == second.scores.num_predictions
+        assert first.scores.counts.predictions == second.scores.counts.predictions
 
 
 def test_truth_as_predictions_is_perfect_at_its_own_times(dataset: Dataset, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_histograms_are_seen_as_the_events_they_were_made_of(dataset: Dataset, h
         assert close(first, second)
     rules = named_protocol("custom", SENSOR, skip_us=0)
     result = evaluate(model, histograms, (20,), protocol=rules)
-    assert result.rates[0].scores.num_frames == 8
+    assert result.rates[0].scores.counts.frames == 8
 
 
 def test_histograms_go_with_rvt_s_encoder_and_their_own_rate_alone(histograms: Dataset, detector: Detector) -> None:

@@ -18,7 +18,7 @@ def spans(closed: list[ClosedWindow]) -> list[tuple[int, int, int]]:
     return [(each.window.start_us, each.window.end_us, len(each.events)) for each in closed]
 
 
-@given(event_lists(max_gap=40_000), st.integers(1, 60_000), st.lists(st.integers(0, 700), max_size=12))
+@given(event_lists(max_gap=40_000), st.integers(100, 60_000), st.lists(st.integers(0, 700), max_size=12))
 def test_windows_do_not_depend_on_how_events_are_cut(events: Events, duration: int, cuts: list[int]) -> None:
     gap = max(duration, 10_000)
     whole = Windower(events.sensor, duration, max_gap_us=gap)
@@ -31,7 +31,7 @@ def test_windows_do_not_depend_on_how_events_are_cut(events: Events, duration: i
     assert cut.counts == whole.counts
 
 
-@given(event_lists(max_gap=40_000), st.integers(1, 60_000))
+@given(event_lists(max_gap=40_000), st.integers(500, 60_000))
 def test_every_event_is_in_the_one_window_of_its_time(events: Events, duration: int) -> None:
     windower = Windower(events.sensor, duration, max_gap_us=max(duration, 200_000))
     closed = windower.add(events) + windower.close()
@@ -46,6 +46,8 @@ def test_every_event_is_in_the_one_window_of_its_time(events: Events, duration: 
 def test_windows_are_those_of_a_recording() -> None:
     windower = Windower(SENSOR, 50)
     closed = windower.add(dots([7, 8, 60, 220])) + windower.close()
+    shortest = Windower(SENSOR, 1)
+    assert spans(shortest.add(dots([7, 7, 9])) + shortest.close()) == [(7, 8, 2), (8, 9, 0), (9, 10, 1)]
     assert spans(closed) == [(7, 57, 2), (57, 107, 1), (107, 157, 0), (157, 207, 0), (207, 257, 1)]
 
 

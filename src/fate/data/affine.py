@@ -1,11 +1,10 @@
 """Affine maps of the frame: the same one for the pixels of events and for the corners of boxes.
 
 A map is a [2, 3] float64 array for points (x, y, 1) of the plane. Pixel (x, y) covers ``[x, x + 1) × [y, y + 1)``, and
-boxes are measured on the same axes. Events are *resampled*: each new pixel takes the events of the pixel that its
-centre comes from, as a picture is resampled to the nearest pixel. Enlarging repeats events (same time, next pixel),
-shrinking leaves pixels out, and the number of events per pixel stays as it is. That is close to what a camera sees: a
-scene s times nearer shows edges s times as long that move s times as fast, s² times the events on s² times the pixels.
-(Simulated scenes at ¾ and ½ of their size had s^2.1 to s^2.5 times the events.)
+boxes are measured on the same axes. Events are *resampled* as a picture is, to the nearest pixel: each new pixel takes
+the events of the pixel that its centre comes from. Enlarging repeats events, shrinking leaves pixels out, and the
+number of events per pixel stays as it is. A camera sees nearly the same: a scene s times nearer shows edges s times as
+long that move s times as fast, s² times the events on s² times the pixels (s^2.1 to s^2.5 in simulated scenes).
 
 Pixels are computed in whole numbers with 32 binary places, so that every device finds the same ones: sums of floats may
 be rounded once or twice, depending on the device, and an event on the edge of a pixel would fall to either side.

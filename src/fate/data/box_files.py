@@ -9,7 +9,6 @@ import ast
 import re
 import zipfile
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +47,12 @@ class Clock:
 
     def convert(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
         """Times in µs on the clock of the events."""
-        if self == PLAIN:
-            return times
         factor, divisor = US_PER_UNIT[self.unit]
-        if len(times) and int(np.abs(times.astype(np.float64)).max()) >= MAX_TIME_US // factor:
+        if np.abs(times.astype(np.float64)).max(initial=0) >= MAX_TIME_US // factor:
             raise FormatError(
                 f"labels have a time of {int(times[-1])} {self.unit}; that is beyond all times; check the unit"
             )
         return times * np.int64(factor) // np.int64(divisor) + np.int64(self.offset_us)
-
-
-PLAIN = Clock()
 
 
 @dataclass(frozen=True)
@@ -157,22 +151,12 @@ def _npy_fault(path: Path) -> str:
     with open(path, "rb") as file:
         major = np.lib.format.read_magic(file)[0]
         length = int.from_bytes(file.read(2 if major == 1 else 4), "little")
-        head = file.read(min(length, MAX_HEAD_BYTES)).decode("latin-1")
+        head = file.read(min(length, MAX_HEAD_BYTES)).decode("latin-1").strip()
         start = file.tell()
         size = file.seek(0, 2)
-    match = re.search(r"'shape': \((\d+)L?,\)", head)
-    if match is None:
-        return "holds no list of boxes"
-    row = _row_bytes(head[: match.start()] + "'shape': ()" + head[match.end() :])
-    if not row:
-        return "holds plain numbers, not boxes"
-    expected = start + int(match[1]) * row
+    described: Any = ast.literal_eval(re.sub(r"(\d)L\b", r"\1", head))  # Python 2 wrote 12L
+    dtype, shape = np.lib.format.descr_to_dtype(described["descr"]), described["shape"]
+    if dtype.names is None or len(shape) != 1:
+        return f"holds {dtype} of shape {shape}, not a list of boxes"
+    expected = start + int(shape[0]) * dtype.itemsize
     return f"is cut short: it has {size} bytes of {expected}" if size < expected else ""
-
-
-@lru_cache(maxsize=64)
-def _row_bytes(head: str) -> int:
-    """Bytes of a row, 0 for plain numbers, from the header of an array without its shape, which many files share."""
-    described: Any = ast.literal_eval(head.strip())
-    dtype = np.lib.format.descr_to_dtype(described["descr"])
-    return dtype.itemsize if dtype.names else 0

@@ -2,16 +2,14 @@
 
 A *plan* lists the clips of a batch: recording, rate, first window. It depends only on a seed and the index of the
 batch, and no file is read for it. So any worker can load any batch, any number of workers gives the same batches, and
-training resumes in the middle of an epoch by asking for the next index.
-
-The rows of a batch are of two kinds, and a batch may mix them as RVT does:
+training resumes in the middle of an epoch by asking for the next index. A batch may mix two kinds of rows, as in RVT:
 
 - a *random* row holds a new clip every time, which ends at a labelled time; its state is reset for each clip;
 - a *stream* row reads one recording after another, clip by clip; its state is reset when a recording or a new rate
   begins.
 
-Windows end at whole multiples of the hop after the recording's start. The hop is 1 / f at rate f. A window is as long
-as the hop, or longer: then windows overlap.
+Windows end at whole multiples of the hop, 1 / f at rate f, after the recording's start. They are as long as the hop, or
+longer: then they overlap.
 """
 
 from __future__ import annotations
@@ -129,13 +127,11 @@ class TrainingPlan:
     rate_clips: int = 20  #: clips after which a stream draws a new timing
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.random < 0 or self.streams < 0 or self.random + self.streams < 1:
+        if min(self.steps, self.rate_clips, self.random + self.streams) < 1 or min(self.random, self.streams) < 0:
             raise FateError(
-                f"clips of {self.steps} windows in {self.random} random and {self.streams} stream rows were asked for;"
-                " expected at least one window and one row"
+                f"clips of {self.steps} windows in {self.random} random and {self.streams} stream rows, with a new rate"
+                f" after {self.rate_clips} clips, were asked for; expected at least one window, row and clip"
             )
-        if self.rate_clips < 1:
-            raise FateError(f"rate_clips={self.rate_clips} was given; expected at least 1 clip")
         if not self.usable:
             raise FateError("no recording has labels; training needs some")
 
@@ -257,7 +253,7 @@ def evaluation_batches(
                 continue
             recording, first = position
             taken = min(steps, counts[recording] - first)
-            clips.append(Clip(recording, hz, first, taken, first == 0, 0))
+            clips.append(Clip(recording, hz, first, taken, first == 0, 0, window_us=length_us))
             current[row] = (recording, first + taken) if first + taken < counts[recording] else None
         if all(clip.is_empty for clip in clips):
             return

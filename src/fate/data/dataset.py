@@ -134,11 +134,6 @@ class DataFaults:
     findings: tuple[Finding, ...]
 
     @property
-    def every(self) -> list[str]:
-        """A sentence for each fault."""
-        return list(dict.fromkeys(finding.sentence for finding in self.findings))
-
-    @property
     def shown(self) -> tuple[str, ...]:
         """A sentence for each fault, with long lists of one kind cut short."""
         return sentences(self.findings)
@@ -165,7 +160,8 @@ class DataFaults:
 
     def to_dict(self) -> dict[str, object]:
         """Plain values, for ``data.json``."""
-        return {"complete": not self.missing, "faults": self.every, "missing": self.missing}
+        faults = list(dict.fromkeys(finding.sentence for finding in self.findings))
+        return {"complete": not self.missing, "faults": faults, "missing": self.missing}
 
 
 def data_faults(*datasets: Dataset) -> DataFaults:

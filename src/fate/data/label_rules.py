@@ -1,7 +1,7 @@
 """Which boxes training sees: the rules of RVT's preprocessing, as options in one place.
 
 RVT crops boxes to the frame, drops what is then empty or small, and, in the training split, boxes nearly as wide as the
-frame, which cover no object. Its rules for each public dataset are :data:`GEN1_RULES` and :data:`MPX_RULES`.
+frame, which cover no object. :data:`RULES` has its rules for each public dataset.
 Evaluation has filters of its own, which belong to its protocol.
 """
 
@@ -58,13 +58,13 @@ class LabelRules:
         return replace(kept, labelled_us=kept.labelled_us[~emptied])
 
 
-GEN1_RULES = LabelRules(inset=1.0, min_side=10.0, min_diagonal=30.0, max_width_share=0.9)
-MPX_RULES = LabelRules(inset=1.0, min_side=5.0, max_width_share=0.9)
+#: RVT's rules for the public datasets, by the name of their protocol.
+RULES = {
+    "gen1": LabelRules(inset=1.0, min_side=10.0, min_diagonal=30.0, max_width_share=0.9),
+    "1mpx": LabelRules(inset=1.0, min_side=5.0, max_width_share=0.9),
+}
 #: Boxes of simulated and own datasets are taken as they are, cut at the frame.
 PLAIN_RULES = LabelRules()
-
-#: By the name of a dataset's protocol.
-RULES = {"gen1": GEN1_RULES, "1mpx": MPX_RULES}
 
 
 def label_rules(protocol: str) -> LabelRules:

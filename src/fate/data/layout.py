@@ -124,10 +124,9 @@ def find_recordings(path: str | os.PathLike[str], split: str | None = None) -> t
         check_split(split)
     if _is_bag(root) or root.is_file():
         return (_find_labels(root, root.parent),)
-    if not root.exists():
-        raise FateError(f"{path}: no such folder or file; give the folder of a dataset, or one recording")
     if not root.is_dir():
-        raise FateError(f"{path}: is neither a folder nor a file; give the folder of a dataset, or one recording")
+        fault = "is neither a folder nor a file" if root.exists() else "no such folder or file"
+        raise FateError(f"{path}: {fault}; give the folder of a dataset, or one recording")
     found = [_find_labels(file, root) for file in _event_files(root)]
     count = Counter(recording.name for recording in found)
     for index, one in enumerate(found):

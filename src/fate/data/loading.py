@@ -16,6 +16,7 @@ import signal
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,11 +76,13 @@ class WindowRequests(NamedTuple):
             np.array([request.hole for _, request in pairs], np.int64),
         )
 
+    def pin_memory(self) -> WindowRequests:
+        """Return the requests themselves, which stay on the CPU."""
+        return self
 
-def _on_device(events: EventBatch | Tensor | WindowRequests, device: str | torch.device) -> Any:
-    if isinstance(events, WindowRequests):
+    def to(self, device: str | torch.device, non_blocking: bool = False) -> EventBatch:
+        """Raise FateError: requests are not the input of a detector."""
         raise FateError("a batch without its events was given; ResidentEvents.complete adds them")
-    return events.to(device, non_blocking=True)
 
 
 class TeacherPart(NamedTuple):
@@ -92,13 +95,7 @@ class TeacherPart(NamedTuple):
 
     def inputs(self, device: str | torch.device) -> EventBatch:
         """The input of a detector, on its device."""
-        batch: EventBatch = _on_device(self.events, device)
-        return batch
-
-    def pin_memory(self) -> TeacherPart:
-        """Copy the events to pinned memory."""
-        events = self.events
-        return self if isinstance(events, WindowRequests) else self._replace(events=events.pin_memory())
+        return self.events.to(device, non_blocking=True)
 
 
 class ClipBatch(NamedTuple):
@@ -115,58 +112,39 @@ class ClipBatch(NamedTuple):
 
     def pin_memory(self) -> ClipBatch:
         """Copy the events to pinned memory; the data loader calls it."""
-        if isinstance(self.events, WindowRequests):
-            return self
-        teacher = None if self.teacher is None else self.teacher.pin_memory()
+        teacher = self.teacher and self.teacher._replace(events=self.teacher.events.pin_memory())
         return self._replace(events=self.events.pin_memory(), teacher=teacher)
 
     def inputs(self, device: str | torch.device) -> EventBatch | Tensor:
         """The input of a detector, on its device: events, or images as float32."""
-        moved: EventBatch | Tensor = _on_device(self.events, device)
+        moved = self.events.to(device, non_blocking=True)
         return moved.float() if isinstance(moved, Tensor) else moved
 
 
+@dataclass(eq=False, repr=False)
 class ClipReader:
     """Loads batches of clips, with a few recordings open."""
 
-    def __init__(
-        self,
-        recordings: Sequence[LabelledRecording],
-        sensor: Sequence[int],
-        window_us: int | None = None,
-        augmentation: Augmentation | None = None,
-        with_labels: bool = True,
-        *,
-        stream_augmentation: Augmentation | None = None,
-        labels_of: LabelsOf | None = None,
-        warmup: int | None = None,
-        rank: int = 0,
-        world: int = 1,
-        resident: bool = False,
-    ) -> None:
-        """Args:
-        recordings: of the dataset, all with one sensor; all with events, or all with histograms.
-        sensor: (height, width), pixels.
-        window_us: length of windows; None for 1 / hz.
-        augmentation: drawn once for each clip, and once for a recording that a stream reads; None for none.
-        with_labels: False to leave labels unread.
-        stream_augmentation: for streams; None for the same one.
-        labels_of: returns other labels than those of the recording, for each rate; with workers it must be picklable.
-        warmup: number of canonical windows before each clip, for a teacher; None for no teacher.
-        rank, world: index of this process and number of processes that share each batch; this one loads the rows
-            ``rank``, ``rank + world`` … of the plan.
-        resident: do not read events, because the device holds them all (``resident.py``).
-        """
-        if not 0 <= rank < world:
-            raise FateError(f"rank {rank} of {world} was given; expected 0 to {world - 1}")
-        if warmup is not None and warmup < 0:
-            raise FateError(f"warmup={warmup} was given; expected 0 or more windows, or None for no teacher")
-        self.recordings, self.sensor, self.window_us = recordings, tuple(sensor), window_us
-        self.augmentation, self.stream_augmentation = augmentation, stream_augmentation or augmentation
-        self.with_labels, self.labels_of, self.warmup = with_labels, labels_of, warmup
-        self.rank, self.world, self.resident = rank, world, resident
-        self.holds_images = holds_images(recordings)
-        if self.holds_images and warmup is not None:
+    recordings: Sequence[LabelledRecording]  #: all with one sensor; all with events, or all with histograms
+    sensor: Sequence[int]  #: (height, width), pixels
+    augmentation: Augmentation | None = None  #: drawn once for each clip, and once for a recording of a stream
+    with_labels: bool = True  #: False to leave labels unread
+    _: KW_ONLY
+    stream_augmentation: Augmentation | None = None  #: for streams; None for the same one
+    #: returns other labels than those of the recording, for each rate; with workers it must be picklable
+    labels_of: LabelsOf | None = None
+    warmup: int | None = None  #: number of canonical windows before each clip, for a teacher; None for no teacher
+    rank: int = 0  #: index of this process, which loads the rows ``rank``, ``rank + world`` … of the plan
+    world: int = 1  #: number of processes that share each batch
+    resident: bool = False  #: do not read events, because the device holds them all (``resident.py``)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world:
+            raise FateError(f"rank {self.rank} of {self.world} was given; expected 0 to {self.world - 1}")
+        if self.warmup is not None and self.warmup < 0:
+            raise FateError(f"warmup={self.warmup} was given; expected 0 or more windows, or None for no teacher")
+        self.holds_images = holds_images(self.recordings)
+        if self.holds_images and self.warmup is not None:
             raise FateError("warmup was given with a dataset of histograms; a teacher needs events: leave it out")
         self._open: OrderedDict[int, EventReader] = OrderedDict()
         self._labels: OrderedDict[tuple[int, float], Labels | None] = OrderedDict()
@@ -186,33 +164,25 @@ class ClipReader:
         own = list(clips[self.rank :: self.world])
         loaded = [self._load(clip, steps, teacher_steps) for clip in own]
         ends = np.array([each.ends_us for each in loaded], np.int64).reshape(len(loaded), steps).T.copy()
+        teacher = None
+        if teacher_steps:
+            pairs = [each.canonical[t] for t in range(teacher_steps) for each in loaded]
+            teacher_ends = np.array([window.end_us for window, _ in pairs], np.int64).reshape(teacher_steps, len(own))
+            teacher_ends[:, [clip.is_empty for clip in own]] = -1
+            shared = shared_rows(ends, teacher_ends, own)
+            teacher = TeacherPart(self._make_batch(pairs), teacher_steps, teacher_ends, shared)
         events: EventBatch | Tensor | WindowRequests
         if self.holds_images:
             events = stack_images([each.images for each in loaded], steps, self.sensor)
         else:
             events = self._make_batch([each.windows[t] for t in range(steps) for each in loaded])
-        return ClipBatch(
-            events,
-            [each.labels[t] for t in range(steps) for each in loaded],
-            steps,
-            own,
-            torch.tensor([clip.begins for clip in own]),
-            ends,
-            self._teacher(loaded, own, teacher_steps, ends) if teacher_steps else None,
-        )
+        labels = [each.labels[t] for t in range(steps) for each in loaded]
+        return ClipBatch(events, labels, steps, own, torch.tensor([clip.begins for clip in own]), ends, teacher)
 
     def close(self) -> None:
         """Close all files."""
         while self._open:
             self._open.popitem()[1].close()
-
-    def _teacher(
-        self, loaded: Sequence[_LoadedClip], clips: Sequence[Clip], steps: int, student_us: NDArray[np.int64]
-    ) -> TeacherPart:
-        pairs = [each.canonical[t] for t in range(steps) for each in loaded]
-        ends = np.array([window.end_us for window, _ in pairs], np.int64).reshape(steps, len(loaded))
-        ends = np.where([not clip.is_empty for clip in clips], ends, -1)
-        return TeacherPart(self._make_batch(pairs), steps, ends, shared_rows(student_us, ends, clips))
 
     def _make_batch(self, pairs: Sequence[tuple[Window, Any]]) -> EventBatch | WindowRequests:
         return WindowRequests.of(pairs) if self.resident else EventBatch.from_windows(pairs)
@@ -223,10 +193,13 @@ class ClipReader:
             empty = (Window(0, 50_000), self._no_events)
             return _LoadedClip([empty] * steps, None, [None] * steps, [-1] * steps, [empty] * teacher_steps)
         source = self.recordings[clip.recording]
-        grid = Grid.of(source, clip.hz, clip.window_us or self.window_us)
+        grid = Grid.of(source, clip.hz, clip.window_us)
         windows = [grid.window(clip.first + t) for t in range(clip.steps)]
         clip_labels, times = self._clip_labels(clip, grid)
-        transform = self._draw_transform(clip, clip_labels)
+        transform, augmentation = None, (self.stream_augmentation if clip.stream else None) or self.augmentation
+        if augmentation is not None:  # a stream has one transform for the whole recording, whatever the clip's labels
+            seen = None if clip.stream else clip_labels
+            transform = augmentation.draw(np.random.default_rng(clip.seed), self.sensor, seen)
         if clip_labels is not None and transform is not None:
             clip_labels = transform.labels(clip_labels)
         missing = steps - clip.steps
@@ -234,7 +207,10 @@ class ClipReader:
         labels += [None] * missing
         ends = [window.end_us for window in windows] + [-1] * missing
         if isinstance(source, RvtSequence):
-            return _LoadedClip([], _read_images(source, clip, transform), labels, ends, [])
+            last = min(clip.first + clip.steps, source.num_images)  # the recording may end before the clip
+            images = source.images(min(clip.first, last), last)
+            images = images if transform is None else transform.images(images, clip.first)
+            return _LoadedClip([], images, labels, ends, [])
         canonical_grid = Grid.of(source, CANONICAL_HZ)
         canonical = [canonical_grid.window(index) for index in canonical_numbers(clip, teacher_steps)]
         pairs = self._events(clip, grid, [*canonical, *windows], transform)
@@ -254,8 +230,7 @@ class ClipReader:
             matrix = None if transform is None or transform.is_identity else transform.matrix
             holes = [(transform and transform.hole(index)) or (0, 0, 0, 0) for index in indices]
             return [
-                (window, WindowRequest(clip.recording, matrix, hole))
-                for window, hole in zip(windows, holes, strict=True)
+                (each, WindowRequest(clip.recording, matrix, hole)) for each, hole in zip(windows, holes, strict=True)
             ]
         events = self._recording(clip.recording).read(
             min(window.start_us for window in windows), max(window.end_us for window in windows)
@@ -271,13 +246,6 @@ class ClipReader:
     @property
     def _no_events(self) -> Events | WindowRequest:
         return WindowRequest() if self.resident else Events.empty(self.sensor)
-
-    def _draw_transform(self, clip: Clip, labels: Labels | None) -> Transform | None:
-        """The transform of a clip. A stream has one for the whole recording, independent of the clip's labels."""
-        augmentation = self.stream_augmentation if clip.stream else self.augmentation
-        if augmentation is None:
-            return None
-        return augmentation.draw(np.random.default_rng(clip.seed), self.sensor, None if clip.stream else labels)
 
     def _clip_labels(self, clip: Clip, grid: Grid) -> tuple[Labels | None, list[int | None]]:
         """The labels of a clip, and the labelled time of each of its windows (None if the window has none)."""
@@ -323,13 +291,6 @@ def holds_images(recordings: Sequence[Any]) -> bool:
             f"{number} of {len(recordings)} recordings hold histograms, the others events; expected one kind in a batch"
         )
     return number > 0
-
-
-def _read_images(source: RvtSequence, clip: Clip, transform: Transform | None) -> NDArray[np.uint8]:
-    """The images of a clip, [t, C, H, W]; t is less than its steps if the recording ends before."""
-    last = min(clip.first + clip.steps, source.num_images)
-    images = source.images(min(clip.first, last), last)
-    return images if transform is None else transform.images(images, clip.first)
 
 
 def stack_images(parts: Sequence[NDArray[np.uint8] | None], steps: int, sensor: Sequence[int]) -> Tensor:

@@ -138,13 +138,12 @@ class FileFacts(BaseModel):
             if size < self.bytes or (hashed and size > self.bytes):
                 kind = "is cut short" if size < self.bytes else "has changed"
                 return f"{kind}: it has {grouped(size)} bytes and is listed with {listed}"
-            if not hashed:
-                return ""
             with open(path, "rb") as content:
-                same = hashlib.file_digest(content, "sha256").hexdigest() == self.sha256
+                if hashed and hashlib.file_digest(content, "sha256").hexdigest() != self.sha256:
+                    return "has changed: its SHA-256 is not the one that is listed"
         except OSError as error:
             return f"cannot be read ({error.strerror})"
-        return "" if same else "has changed: its SHA-256 is not the one that is listed"
+        return ""
 
 
 class _SimulatedRecording(BaseModel):

@@ -120,12 +120,11 @@ class ResidentEvents:
 
     def complete(self, batch: ClipBatch) -> ClipBatch:
         """Add the events to a batch of requests, and to its teacher."""
-        if not isinstance(batch.events, WindowRequests):
-            return batch
-        teacher = batch.teacher
-        if teacher is not None and isinstance(teacher.events, WindowRequests):
-            teacher = teacher._replace(events=self.batch(teacher.events))
-        return batch._replace(events=self.batch(batch.events), teacher=teacher)
+        for part in (batch, batch.teacher):
+            if part is not None and isinstance(part.events, WindowRequests):
+                done = part._replace(events=self.batch(part.events))
+                batch = done if isinstance(done, ClipBatch) else batch._replace(teacher=done)
+        return batch
 
 
 def complete_batches(batches: Iterable[ClipBatch], resident: ResidentEvents) -> Iterator[ClipBatch]:

@@ -15,7 +15,6 @@ Events cannot be recovered from histograms, so such a dataset works with histogr
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import zipfile
@@ -36,10 +35,10 @@ from fate.data.class_maps import ClassMap
 from fate.data.findings import Finding
 from fate.data.labelled_recording import EventReader, LabelledRecording, Span
 from fate.data.layout import SPLITS, RecordingPaths
-from fate.errors import FateError, FormatError, missing_packages
+from fate.errors import FateError, FormatError
 from fate.events.events import Sensor
 from fate.files import MissingFileError, check_regular, readable_folders
-from fate.formats.hdf5.events import damage_is_a_format_error, refuse_other_files
+from fate.formats.hdf5.events import check_filters, damage_is_a_format_error, refuse_other_files
 
 REPRESENTATIONS = "event_representations_v2"
 LABELS = "labels_v2"
@@ -226,17 +225,7 @@ def image_table(path: Path, file: Any) -> Any:
     refuse_other_files(path, data)
     if data.ndim != 4 or data.dtype != np.uint8:
         raise FormatError(f"{path}: 'data' is {data.dtype} of shape {data.shape}; expected uint8 [T, 20, H, W]")
-    settings = data.id.get_create_plist()
-    codes = [int(settings.get_filter(number)[0]) for number in range(settings.get_nfilters())]
-    for code in codes:
-        if not h5py.h5z.filter_avail(code):
-            try:
-                importlib.import_module("hdf5plugin")  # registers its filters
-            except ImportError:
-                needed = f"{path}: reading images with the HDF5 filter {code}"
-                raise missing_packages(needed, ("hdf5plugin",)) from None
-        if not h5py.h5z.filter_avail(code):
-            raise FormatError(f"{path}: its images use the HDF5 filter {code}, which hdf5plugin does not have")
+    check_filters(path, data)
     return data
 
 

@@ -4,7 +4,7 @@
     events, labels = transform.events(events), transform.labels(labels)   # the whole clip at a time
     seen = transform.erased(events.between(start_us, end_us), window)     # each window: its own erased rectangle
 
-:class:`Augmentation` holds chances and ranges, :class:`Transform` what came out of one draw: a plain value that can be
+:class:`Augmentation` holds chances and ranges. :class:`Transform` is the result of one draw: a plain value that can be
 compared, pickled and applied to Events, Labels or images. Flip, rotation, translation, scale, shear and zoom become one
 map, in this order. (The code that the paper follows resamples and crops pictures after each step, which cuts away parts
 that a later step would have brought back.) Every draw takes equally many random numbers from the generator.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -36,30 +36,6 @@ ERASE_ATTEMPTS = 10  # to draw a rectangle that is smaller than the frame both w
 
 
 @dataclass(frozen=True, slots=True)
-class Erasing:
-    """The erased rectangle of each window of one clip; it follows from the seed."""
-
-    seed: int
-    probability: float
-    area: tuple[float, float]  #: smallest and largest share of the frame's area
-    aspect: tuple[float, float]  #: smallest and largest height / width, drawn evenly in its logarithm
-
-    def rectangle(self, sensor: Sensor, window: int = 0) -> Rectangle | None:
-        """``x1 <= x < x2, y1 <= y < y2`` to empty in the window of that number, counted from the clip's start."""
-        rng = np.random.default_rng((self.seed, window))
-        if rng.random() >= self.probability:
-            return None
-        for _ in range(ERASE_ATTEMPTS):
-            area = sensor.height * sensor.width * rng.uniform(*self.area)
-            aspect = math.exp(rng.uniform(math.log(self.aspect[0]), math.log(self.aspect[1])))
-            height, width = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-            if height < sensor.height and width < sensor.width:
-                x, y = (int(rng.integers(room + 1)) for room in (sensor.width - width, sensor.height - height))
-                return x, y, x + width, y + height
-        return None
-
-
-@dataclass(frozen=True, slots=True)
 class Transform:
     """One map for all events and boxes of a clip; see :mod:`fate.data.affine` for what happens to pixels.
 
@@ -68,7 +44,8 @@ class Transform:
 
     matrix: Matrix  #: [2, 3], new (x, y) = matrix · (x, y, 1), in pixels
     sensor: Sensor  #: (height, width) of the frame
-    erasing: Erasing | None = None  #: empty rectangles
+    augmentation: Augmentation | None = None  #: gives the chance and the size of erased rectangles; None for none
+    seed: int = 0  #: determines the erased rectangle of each window
 
     @property
     def is_identity(self) -> bool:
@@ -89,29 +66,39 @@ class Transform:
         ``first`` is the number of the first window, as for :meth:`erased`. The given images are not changed.
         """
         self._check_sensor("images", images.shape[-2:])
-        changed = (
-            images.copy() if self.is_identity else affine.resampled_image(np.array(self.matrix), self.sensor, images)
-        )
-        for window, image in enumerate(changed, first):
+        made = images.copy() if self.is_identity else affine.resampled_image(np.array(self.matrix), self.sensor, images)
+        for window, image in enumerate(made, first):
             if hole := self.hole(window):
                 x1, y1, x2, y2 = hole
                 image[:, y1:y2, x1:x2] = 0
-        return changed
+        return made
 
     def erased(self, events: Events, window: int = 0) -> Events:
         """Transformed events of one window of the clip without those in its erased rectangle."""
         self._check_sensor("events", events.sensor)
-        hole = self.hole(window)
-        if hole is None:
+        if not (hole := self.hole(window)):
             return events
         x1, y1, x2, y2 = hole
-        keep = (events.x < x1) | (events.x >= x2) | (events.y < y1) | (events.y >= y2)
-        left = np.flatnonzero(keep)  # the mask is evaluated once instead of four times
-        return Events.trusted(events.t_us[left], events.x[left], events.y[left], events.p[left], self.sensor)
+        keep = np.flatnonzero((events.x < x1) | (events.x >= x2) | (events.y < y1) | (events.y >= y2))
+        return Events.trusted(events.t_us[keep], events.x[keep], events.y[keep], events.p[keep], self.sensor)
 
     def hole(self, window: int) -> Rectangle | None:
-        """The erased rectangle of the window of that number; None if nothing is erased."""
-        return None if self.erasing is None else self.erasing.rectangle(self.sensor, window)
+        """The erased pixels ``x1 <= x < x2, y1 <= y < y2`` of a window, whose index counts from the clip's start."""
+        drawn, (height, width) = self.augmentation, self.sensor
+        if drawn is None or not drawn.erase:
+            return None
+        rng = np.random.default_rng((self.seed, window))
+        if rng.random() >= drawn.erase:
+            return None
+        for _ in range(ERASE_ATTEMPTS):
+            area = height * width * rng.uniform(*drawn.erase_area)
+            flattest, tallest = map(math.log, drawn.erase_aspect)
+            aspect = math.exp(rng.uniform(flattest, tallest))
+            rows, columns = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+            if rows < height and columns < width:
+                x, y = (int(rng.integers(room + 1)) for room in (width - columns, height - rows))
+                return x, y, x + columns, y + rows
+        return None
 
     def boxes(self, boxes: ArrayLike) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Upright boxes around the mapped ones, cut at the frame.
@@ -146,10 +133,8 @@ class Transform:
             raise FateError(f"{what} of a {Sensor.of(sensor)} sensor were given; this transform is for {self.sensor}")
 
 
-#: What each setting of an augmentation may be.
+#: Limits of the settings of an augmentation; all others lie in 0 to 1.
 LIMITS: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("flip", "rotate", "translate", "scale", "shear", "zoom", "zoom_in_share", "erase"), (0, 1)),
-    **dict.fromkeys(("max_shift", "erase_area"), (0, 1)),
     "max_degrees": (0, 180),
     "max_shear_degrees": (0, 80),
     "scale_range": (0.05, 20),
@@ -180,20 +165,17 @@ class Augmentation:
     zoom_out_range: tuple[float, float] = (1.0, 1.2)  #: the frame becomes smaller by this, and is put anywhere
     erase: float = 0.0  #: chance of an empty rectangle in a window, as EvRT-DETR has it
     erase_area: tuple[float, float] = (0.02, 0.33)  #: share of the frame
-    erase_aspect: tuple[float, float] = (0.3, 3.3)  #: height / width
+    erase_aspect: tuple[float, float] = (0.3, 3.3)  #: height / width, drawn evenly in its logarithm
 
     def __post_init__(self) -> None:
-        for name, (lowest, highest) in LIMITS.items():
-            given = getattr(self, name)
-            is_range = name in ("scale_range", "zoom_in_range", "zoom_out_range", "erase_area", "erase_aspect")
+        for field in fields(self):
+            given, is_range = getattr(self, field.name), isinstance(field.default, tuple)
+            lowest, highest = LIMITS.get(field.name, (0, 1))
             numbers = given if is_range and isinstance(given, Sequence) else (given,)
-            if (
-                len(numbers) != 1 + is_range
-                or not all(isinstance(number, int | float) and lowest <= number <= highest for number in numbers)
-                or numbers[0] > numbers[-1]
-            ):
+            fits = all(isinstance(number, int | float) and lowest <= number <= highest for number in numbers)
+            if len(numbers) != 1 + is_range or not fits or numbers[0] > numbers[-1]:
                 expected = "its lower and its upper end, numbers" if is_range else "a number"
-                raise FateError(f"{name}={given!r} was given; expected {expected} from {lowest:g} to {highest:g}")
+                raise FateError(f"{field.name}={given!r} was given; expected {expected} from {lowest:g} to {highest:g}")
 
     @classmethod
     def paper(cls) -> Augmentation:
@@ -224,7 +206,7 @@ class Augmentation:
         flip, rotate, translate, scale, shear, zoom, zoom_in = rng.random(7) < chances
         angle, right, down, size_change, lean, zoom_change, choice, across, along = rng.random(9).tolist()
         seed = int(rng.integers(2**63))
-        steps = []
+        steps: list[affine.Map] = []
         if flip:
             steps.append(affine.flip(size))
         if rotate:
@@ -236,21 +218,19 @@ class Augmentation:
             steps.append(affine.scaling(size, _within(self.scale_range, size_change)))
         if shear:
             steps.append(affine.shear(size, (2 * lean - 1) * self.max_shear_degrees))
-        if zoom and not zoom_in:
+        if zoom and zoom_in:
+            if box := _last_box(self._transform(size, steps, seed), labels, choice):
+                part = _part(size, _within(self.zoom_in_range, zoom_change), box, across, along)
+                steps.append(affine.zoom_into(size, part))
+        elif zoom:
             frame = (0, 0, size.width, size.height)
             part = _part(size, _within(self.zoom_out_range, zoom_change), frame, across, along)
             steps.append(affine.inverse(affine.zoom_into(size, part)))
-        transform = self._transform(size, steps, seed)
-        box = _last_box(transform, labels, choice) if zoom and zoom_in else None
-        if box is None:
-            return transform
-        part = _part(size, _within(self.zoom_in_range, zoom_change), box, across, along)
-        return self._transform(size, [*steps, affine.zoom_into(size, part)], seed)
+        return self._transform(size, steps, seed)
 
     def _transform(self, sensor: Sensor, steps: list[affine.Map], seed: int) -> Transform:
-        erasing = Erasing(seed, self.erase, self.erase_area, self.erase_aspect) if self.erase else None
         top, bottom = (tuple(row) for row in affine.compose(*steps).tolist())
-        return Transform((top, bottom), sensor, erasing)
+        return Transform((top, bottom), sensor, self, seed)
 
 
 def _within(span: tuple[float, float], share: float) -> float:

@@ -213,14 +213,11 @@ def _checked(detector: Detector, dataset: Dataset, hz: Sequence[float]) -> tuple
     if dataset.holds != "events":
         raise FateError(f"{dataset.root}: holds {dataset.holds}, made at fixed times; dense labels need the events")
     dataset.refuse_without_classes()
-    if tuple(detector.classes) != tuple(dataset.classes):
+    if (*detector.classes, detector.sensor) != (*dataset.classes, dataset.sensor):
         raise FateError(
-            f"the model knows {', '.join(detector.classes)}; {dataset.root} has {', '.join(dataset.classes)}; expected"
-            " the same classes in the same order"
-        )
-    if tuple(detector.sensor) != tuple(dataset.sensor):
-        raise FateError(
-            f"the model is for a sensor of {detector.sensor}; {dataset.root} is of {dataset.sensor}; expected the same"
+            f"the model knows {', '.join(detector.classes)} on a {detector.sensor} sensor; {dataset.root} has"
+            f" {', '.join(dataset.classes)} on a {dataset.sensor} one; expected the same sensor, and the same classes"
+            " in the same order"
         )
     return rates
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,24 +23,12 @@ from fate.densify.interpolation import interpolate
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 #: Lowest IoU of a right label.
 RIGHT = 0.5
 #: Scores of the points of a curve.
 CURVE = tuple(round(0.05 * step, 2) for step in range(20))
-
-
-@dataclass(frozen=True)
-class SizeLimits:
-    """Smallest boxes that count, pixels."""
-
-    min_diagonal: float = 0.0
-    min_side: float = 0.0
-
-    def large(self, boxes: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Which boxes [N, 4] xyxy are large enough."""
-        width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
-        return np.asarray((np.hypot(width, height) >= self.min_diagonal) & (np.minimum(width, height) >= self.min_side))
 
 
 @dataclass(frozen=True)
@@ -57,11 +46,12 @@ class Figures:
 class Quality:
     """Takes labels and ground truth of one recording after another, and computes figures by class."""
 
-    def __init__(self, classes: Sequence[str], limits: SizeLimits | None = None) -> None:
-        self.classes, self.limits = tuple(classes), limits or SizeLimits()
+    def __init__(self, classes: Sequence[str], min_diagonal: float = 0.0, min_side: float = 0.0) -> None:
+        """Boxes with a smaller diagonal or side, in pixels, do not count."""
+        self.classes, self._least = tuple(classes), (min_diagonal, min_side)
         self._truth = np.zeros(len(self.classes), np.int64)
         no_rows = np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, np.bool_)
-        self._parts: list[tuple[Ints, Floats, Floats, NDArray[np.bool_]]] = [no_rows]
+        self._parts: list[tuple[Ints, Floats, Floats, Bools]] = [no_rows]
 
     def add(self, labels: Labels, truth: Labels, times_us: Ints) -> None:
         """Add a recording: its labels, its exact and dense ground truth with tracks, and the times [T] to compare.
@@ -73,7 +63,7 @@ class Quality:
         labels = labels.select(np.isin(labels.t_us, looked))
         group, of_truth = (self._group(table, looked) for table in (labels, exact))
         xywh, true_xywh = xywh_of(labels.boxes), xywh_of(exact.boxes)
-        counts = self.limits.large(exact.boxes)
+        counts = self._is_large(exact.boxes)
         left, right = pairs_of_groups(group, of_truth)
         iou = iou_of(xywh[left], true_xywh[right])
         best, on_small = np.zeros(len(labels)), np.zeros(len(labels))
@@ -81,9 +71,14 @@ class Quality:
         np.maximum.at(on_small, left, np.where(counts[right], 0, iou))
         score = labels.score.astype(np.float64)
         matched = assign_to_truth(of_truth[counts], true_xywh[counts], group, xywh, score, RIGHT) >= 0
-        judged = matched | (self.limits.large(labels.boxes) & (on_small < RIGHT))
+        judged = matched | (self._is_large(labels.boxes) & (on_small < RIGHT))
         self._truth += np.bincount(exact.class_id[counts], minlength=len(self.classes))
         self._parts.append((labels.class_id[judged].astype(np.int64), score[judged], best[judged], matched[judged]))
+
+    def _is_large(self, boxes: NDArray[np.float32]) -> Bools:
+        """Which boxes [N, 4] xyxy are large enough."""
+        width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+        return np.asarray((np.hypot(width, height) >= self._least[0]) & (np.minimum(width, height) >= self._least[1]))
 
     def _group(self, table: Labels, looked: Ints) -> Ints:
         """Time and class as one integer."""
@@ -91,30 +86,24 @@ class Quality:
 
     def figures(self) -> dict[str, Figures]:
         """Figures by class."""
-        class_id, _, all_best, all_matched = self._rows()
         figures = {}
-        for number, name in enumerate(self.classes):
-            best, truth = all_best[class_id == number], int(self._truth[number])
-            count, right = len(best), int(np.count_nonzero(all_matched[class_id == number]))
+        for name in self.classes:
+            truth, _, best, matched = self._rows(name)
             figures[name] = Figures(
-                right / count if count else None,
-                right / truth if truth else None,
-                float(np.median(best)) if count else None,
-                float(np.mean(best > RIGHT)) if count else None,
-                count,
+                _share(np.count_nonzero(matched), len(best)),
+                _share(np.count_nonzero(matched), truth),
+                float(np.median(best)) if len(best) else None,
+                _share(np.count_nonzero(best > RIGHT), len(best)),
+                len(best),
                 truth,
             )
         return figures
 
     def precision_at(self, name: str, recall: float) -> float | None:
         """Precision of the labels with the highest scores that together reach a recall; None if all do not reach it."""
-        number = self.classes.index(name)
-        class_id, score, _, matched = self._rows()
-        rows = np.flatnonzero(class_id == number)
-        order = rows[np.argsort(-score[rows], kind="stable")]
-        right = np.cumsum(matched[order])
-        requested = recall * int(self._truth[number])
-        count = int(np.searchsorted(right, requested - 1e-9, "left")) + 1
+        truth, score, _, matched = self._rows(name)
+        right = np.cumsum(matched[np.argsort(-score, kind="stable")])
+        count = int(np.searchsorted(right, recall * truth - 1e-9, "left")) + 1
         return float(right[count - 1] / count) if count <= len(right) else None
 
     def curves(self, thresholds: Sequence[float] = CURVE) -> dict[str, dict[str, list[float | None]]]:
@@ -122,19 +111,25 @@ class Quality:
 
         Labels with higher scores are matched first, so leaving out lower ones does not change the others.
         """
-        class_id, score, _, matched = self._rows()
         found: dict[str, dict[str, list[float | None]]] = {}
-        for n, name in enumerate(self.classes):
-            right = [int(np.count_nonzero(matched & (class_id == n) & (score >= low))) for low in thresholds]
-            given = [int(np.count_nonzero((class_id == n) & (score >= low))) for low in thresholds]
-            truth = int(self._truth[n])
+        for name in self.classes:
+            truth, score, _, matched = self._rows(name)
+            right = [np.count_nonzero(matched & (score >= low)) for low in thresholds]
+            given = [np.count_nonzero(score >= low) for low in thresholds]
             found[name] = {
                 "threshold": list(thresholds),
-                "precision": [hit / all_ if all_ else None for hit, all_ in zip(right, given, strict=True)],
-                "recall": [hit / truth if truth else None for hit in right],
+                "precision": [_share(hits, labels) for hits, labels in zip(right, given, strict=True)],
+                "recall": [_share(hits, truth) for hits in right],
             }
         return found
 
-    def _rows(self) -> tuple[Ints, Floats, Floats, NDArray[np.bool_]]:
+    def _rows(self, name: str) -> tuple[int, Floats, Floats, Bools]:
+        """The number of true boxes of a class; score, largest IoU and correctness of each of its N labels."""
+        number = self.classes.index(name)
         class_id, score, best, matched = (np.concatenate(column) for column in zip(*self._parts, strict=True))
-        return class_id, score, best, matched
+        rows = class_id == number
+        return int(self._truth[number]), score[rows], best[rows], matched[rows]
+
+
+def _share(part: Any, whole: Any) -> float | None:
+    return int(part) / int(whole) if whole else None

@@ -1,10 +1,10 @@
 """Makes dense labels from the detections at every time and the sparse ground truth.
 
 1. Detections of at least ``track_score`` enter the tracker, time after time. At annotated times the ground truth enters
-   instead; a track that contains one of its boxes is *confirmed* there.
-2. A tracklet is kept if it has at least ``min_steps · f / 20`` rows (0.3 s at any rate) or if ground truth confirms it.
-3. It is labelled from its first to its last row above the threshold of the class, or of ground truth. In between,
-   weaker detections count too, and gaps are filled by interpolation. The low threshold keeps tracks whole, the high one
+   instead; it *confirms* the tracks that contain one of its boxes.
+2. A tracklet is kept if it has at least ``min_steps · f / 20`` rows (0.3 s at any rate) or is confirmed.
+3. It is labelled from its first to its last row of ground truth or above the threshold of the class. Weaker detections
+   in between count too, and gaps are filled by interpolation: the low threshold keeps tracks whole, the high one
    decides what is an object.
 4. Ground truth is complete at its times: between two annotated times a tracklet counts only if one of the two confirms
    it. (This does not apply to recordings without ground truth.)
@@ -12,11 +12,7 @@
 6. Annotated times keep their ground truth alone. All other times of the rate are labelled, also without objects.
 
 A detection keeps its score (source ``TRACKED``). A filled gap (``INTERPOLATED``) has the score ``track_score``, since
-the detector scored lower there.
-
-:func:`paper_options` gives phase 1 as the paper describes it, without the additions above: detections below the
-threshold of their class never enter the tracker, ground truth does not either, every tracklet must have the minimum
-length, boxes are not smoothed, and a filled gap has a score between those of the detections around it.
+the detector scored lower there. :func:`paper_options` gives phase 1 as the paper describes it, without these additions.
 """
 
 from __future__ import annotations
@@ -84,12 +80,7 @@ class TrackletOptions:
 def paper_options(thresholds: Mapping[str, float] = THRESHOLDS) -> TrackletOptions:
     """Phase 1 as in the paper's text, with these thresholds by class."""
     return TrackletOptions(
-        thresholds=thresholds,
-        with_truth=False,
-        smooth_us=0,
-        bend=False,
-        filter_first=True,
-        interpolate_scores=True,
+        thresholds=thresholds, with_truth=False, smooth_us=0, bend=False, filter_first=True, interpolate_scores=True
     )
 
 

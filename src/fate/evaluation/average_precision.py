@@ -67,7 +67,7 @@ def _run_coco(frames: Frames, classes: Sequence[str], limits: list[int]) -> list
     """Precision [T, R, classes, sizes, limits], recall [T, classes, sizes, limits] and scores like precision."""
     truth, found = frames.truth, frames.predictions
     # COCO stores a size with each image; no metric depends on it
-    images = [{"id": index + 1, "width": 1, "height": 1} for index in range(frames.num_frames)]
+    images = [{"id": index + 1, "width": 1, "height": 1} for index in range(frames.counts.frames)]
     categories = [{"id": index + 1, "name": name} for index, name in enumerate(classes)]
     xywh, area = (np.ascontiguousarray(each) for each in (truth.xywh, truth.area))
     known = COCO.from_arrays(images, categories, truth.frame + 1, truth.class_id + 1, xywh, area=area)
@@ -93,10 +93,5 @@ def _figures(
     values |= {f"AP50:95 {size}": precision[:, :, :, index, -1] for index, size in sizes}
     values |= {f"AR{limit}": recall[:, :, 0, index] for index, limit in enumerate(limits)}
     values |= {f"AR{limits[-1]} {size}": recall[:, :, index, -1] for index, size in sizes}
-    return {name: _mean(each) for name, each in values.items()}
-
-
-def _mean(values: NDArray[np.float64]) -> float | None:
-    """The mean of those that exist."""
-    existing = values[values > -1]
-    return float(existing.mean()) if existing.size else None
+    existing = {name: each[each > -1] for name, each in values.items()}
+    return {name: float(each.mean()) if each.size else None for name, each in existing.items()}

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ class Evaluation:
                     f"Delays and misses are not shown: {counted(len(few[0]), 'object')} came into view,"
                     f" and fewer than {FEWEST_OBJECTS} say nothing; the JSON file has the figures."
                 )
-        lines += [f"{rate.hz:g} Hz: {rate.scores.counts()}" for rate in self.rates]
+        lines += [f"{rate.hz:g} Hz: {rate.scores.describe_counts()}" for rate in self.rates]
         said = [f"{rate.hz:g} Hz: {note}" for rate in self.rates for note in rate.scores.notes]
         return "\n".join([*lines, *(f"note: {note}" for note in (*self.notes, *said))])
 
@@ -205,63 +206,65 @@ def evaluate(
     if not labelled:
         raise FateError(f"{dataset.root}: no recording has labels; an evaluation needs some to compare with")
     recordings = sharded(labelled, shard)
-    truth = {recording.name: recording.labels for recording in recordings}
-    if window_us is not None and not isinstance(what, Detector):
-        raise FateError(f"windows of {window_us / 1000:g} ms were asked for with predictions; they are for a detector")
-    max_overlap = running.get("max_overlap")
-    if max_overlap is not None and not isinstance(what, Detector):
-        raise FateError(f"max_overlap={max_overlap} was given with predictions; it is for a detector")
-    if isinstance(what, Detector) and not {plain(name) for name in what.classes} & {*map(plain, dataset.classes)}:
-        raise FateError(
-            f"{dataset.name}: has the classes {list_names(dataset.classes)}, and the detector knows"
-            f" {list_names(what.classes)}; give a detector that was trained on these classes (fate train)"
-        )
-    # Prophesee's toolbox skips the first half second of the clock, not of the events
-    starts_us = None if dataset.kind in PUBLIC else {each.name: each.start_us for each in recordings}
-    dense = {recording.name: _dense(recording) for recording in recordings if recording.truth_file is not None}
-    dense_labels = {name: truth.labels for name, truth in dense.items()} or None
-    given: Mapping[float, Mapping[str, Labels]] | None = None
+    detector, max_overlap = what if isinstance(what, Detector) else None, running.get("max_overlap")
+    _refuse_unfit(detector, dataset, window_us, max_overlap)
+    given: Mapping[float, Mapping[str, Labels]] = {}
     if isinstance(what, Mapping):
         given = what
     elif not isinstance(what, Detector):
         given = _given(what, recordings, dataset, hz, images)
-    rates = tuple(given) if given is not None else _rates(dataset, recordings, hz)
-    times = _shared_times(recordings, truth, rates, given, rules)
-    made_by: Mapping[str, Any] = what.description if isinstance(what, Detector) else {}
+    rates = tuple(given) if detector is None else _rates(dataset, recordings, hz)
+    truth = {recording.name: recording.labels for recording in recordings}
+    dense = {recording.name: _dense(recording) for recording in recordings if recording.truth_file is not None}
+    compare = partial(
+        evaluate_boxes,
+        truth,
+        classes=dataset.classes,
+        sensor=dataset.sensor,
+        # Prophesee's toolbox skips the first half second of the clock, not of the events
+        starts_us=None if dataset.kind in PUBLIC else {each.name: each.start_us for each in recordings},
+        times_us=_shared_times(recordings, truth, rates, given if detector is None else None, rules),
+        dense_truth={name: exact.labels for name, exact in dense.items()} or None,
+    )
+    made_by: Mapping[str, Any] = {} if detector is None else detector.description
     shown = os.fspath(what) if isinstance(what, str | os.PathLike) else made_by.get("name", "predictions")
-    found: list[AtRate] = []
     notes: list[str] = []
     if max_overlap is not None:
         notes.append(f"of two boxes of a class whose IoU is above {max_overlap:g}, the weaker is dropped")
+    found: list[AtRate] = []
     for number, rate in enumerate(rates):
-        if isinstance(what, Detector):
+        run, applied = None, replace(rules.at(rate), window_us=None)
+        if detector is not None:
             part = None if progress is None else scale(progress, number / len(rates), (number + 1) / len(rates))
             # where only sparse labels are known, predictions elsewhere are of no use and are not kept
             keep = None if dense else _labelled_windows(recordings, truth, rate)
-            run = predict(what, recordings, rate, keep=keep, progress=part, window_us=window_us, **running)
-            predictions: Mapping[str, Labels] = run.predictions
-        else:
-            run, predictions = None, (given or {})[rate]
-            notes += list(predictions.notes) if isinstance(predictions, Predictions) else []
+            run = predict(detector, recordings, rate, keep=keep, progress=part, window_us=window_us, **running)
+            applied = rules.at(rate, window_us)
+        predictions: Mapping[str, Labels] = given[rate] if run is None else run.predictions
+        notes += predictions.notes if isinstance(predictions, Predictions) else ()
         if predictions_to is not None:
             _write(predictions_to, predictions, rate, shard, made_by or shown)
-        applied = rules.at(rate, window_us) if run is not None else replace(rules.at(rate), window_us=None)
-        scores = evaluate_boxes(
-            truth,
-            predictions,
-            applied,
-            dataset.classes,
-            dataset.sensor,
-            starts_us=starts_us,
-            times_us=times,
-            dense_truth=dense_labels,
-        )
         delays = time_to_detection(dense, predictions, dataset.classes, protocol=applied) if dense else None
-        found.append(AtRate(rate, scores, run, delays))
+        found.append(AtRate(rate, compare(predictions, applied), run, delays))
     rules = replace(rules, time_rule="nearest", tolerance_us=None)
     label_hz = {name: rate for name, labels in truth.items() if (rate := label_rate_hz(labels))}
-    label_times = (found[0].scores.num_frames, found[0].scores.num_labelled) if found else (0, 0)
+    label_times = (found[0].scores.counts.frames, found[0].scores.counts.labelled) if found else (0, 0)
     return Evaluation(shown, dataset.name, rules, tuple(found), tuple(dict.fromkeys(notes)), label_hz, label_times)
+
+
+def _refuse_unfit(
+    detector: Detector | None, dataset: Dataset, window_us: int | None, max_overlap: float | None
+) -> None:
+    """Refuse a detector that shares no class with the dataset, and options of detectors for given predictions."""
+    if detector is not None and not {*map(plain, detector.classes)} & {*map(plain, dataset.classes)}:
+        raise FateError(
+            f"{dataset.name}: has the classes {list_names(dataset.classes)}, and the detector knows"
+            f" {list_names(detector.classes)}; give a detector that was trained on these classes (fate train)"
+        )
+    if detector is None and window_us is not None:
+        raise FateError(f"windows of {window_us / 1000:g} ms were asked for with predictions; they are for a detector")
+    if detector is None and max_overlap is not None:
+        raise FateError(f"max_overlap={max_overlap} was given with predictions; it is for a detector")
 
 
 def _dense(recording: LabelledRecording) -> DenseTruth:
@@ -269,14 +272,11 @@ def _dense(recording: LabelledRecording) -> DenseTruth:
     whole = read_dense_truth(recording.truth_file or "")
     class_ids, _ = recording.class_map.ids_of(whole.labels)
     keep = class_ids >= 0
-    named = replace(whole.labels.select(keep), class_id=class_ids[keep], classes=recording.class_map.names)
-    truth = DenseTruth(named, whole.visible[keep])
-    if recording.downscale == 1:
-        return truth
-    small = {name: getattr(truth.labels, name) / recording.downscale for name in ("x1", "y1", "x2", "y2")}
-    return replace(
-        truth, labels=replace(truth.labels, sensor=(recording.sensor.height, recording.sensor.width), **small)
-    )
+    labels = replace(whole.labels.select(keep), class_id=class_ids[keep], classes=recording.class_map.names)
+    if recording.downscale > 1:
+        small = {name: getattr(labels, name) / recording.downscale for name in ("x1", "y1", "x2", "y2")}
+        labels = replace(labels, sensor=(recording.sensor.height, recording.sensor.width), **small)
+    return DenseTruth(labels, whole.visible[keep])
 
 
 def _shared_times(
@@ -307,7 +307,7 @@ def _shared_times(
         for hz in sorted(rates):  # the slowest rate has the fewest ends
             tolerance_us = rules.at(hz).time_tolerance_us()
             if hz in ends:
-                times = times_at_window_ends(times, ends[hz], hop_of(hz), tolerance_us)
+                times, _ = times_at_window_ends(times, ends[hz], hop_of(hz), tolerance_us)
             elif not ends:
                 times = _times_at(grids[hz], recording.end_us, times, tolerance_us)
         shared[name] = times

@@ -1,14 +1,14 @@
 """False positives per minute: in labelled frames, and at rest, when no object is in view.
 
 AP hardly changes with false positives in empty scenes, because frames without ground truth are few or left out. Two
-rates count them, both at one score threshold, as a detector is used:
+rates count them at one score threshold, as a detector is used:
 
-- *in labelled frames*: predictions without a matching ground truth (IoU below 0.5 with every unmatched one of their
-  class), per frame and per minute. Per minute is per frame times the number of frames in a minute.
-- *at rest*: all predictions in spans without objects, per minute of these spans. A span is a run of labelled times
-  without any box (before the filters of the protocol) that are at most a second apart; every prediction after its first
-  and up to its last time counts. Its duration is one hop for each time of the predictions in it, with or without boxes;
-  if the predictions cannot list times without boxes (Prophesee's arrays), it is the whole span.
+- *in labelled frames*: predictions without a match (an IoU of 0.5 or more with an unmatched ground truth of their
+  class), per frame, times the number of frames in a minute.
+- *at rest*: all predictions in spans without objects, per minute. A span is a run of labelled times without any box
+  (before the filters of the protocol), at most a second apart; predictions after its first and up to its last time
+  count. Its duration is one hop for each prediction time in it, or the whole span if the predictions cannot list times
+  without boxes (Prophesee's arrays).
 
 A persistent false positive counts once for each prediction, so ten times as often at 200 Hz as at 20 Hz. The share of
 frames with a false positive does not grow with the rate in this way, and is reported too.
@@ -93,7 +93,7 @@ def false_positives(frames: Frames, rest: RestCounter, num_classes: int) -> Fals
         count=count,
         frames=frames.num_times,
         frames_with=len(np.unique(found.frame[wrong])),
-        num_frames=frames.num_frames,
+        num_frames=frames.counts.frames,
         per_minute=count / frames.num_times * 60e6 / step_us if frames.num_times and step_us else None,
         found=len(found) - count,
         missed=len(truth) - (len(found) - count),

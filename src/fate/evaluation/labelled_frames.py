@@ -1,23 +1,21 @@
-"""The frames of an evaluation: labelled times, the ground truth at each and the predictions that belong to it.
+"""The frames of an evaluation: labelled times, each with its ground truth and the predictions that belong to it.
 
 The rules are those of Prophesee's toolbox, in its order: filter ground truth and predictions, make a frame of every
-time with ground truth left, and give it the predictions within the tolerance; a prediction may belong to several frames
-if labels are dense. A protocol may instead keep labelled frames without ground truth, and take only the nearest
-prediction. For predictions at a known rate, a frame is a labelled time at which a window ends (see
-:func:`times_at_window_ends`): a label between two ends has no prediction to be compared with. Rows of classes that are
-not evaluated make a frame, as they do in the toolbox, and nothing else.
+time with ground truth left, and give it all predictions within the tolerance. (One may belong to several frames.) A
+protocol may instead keep labelled frames without ground truth, and take only the nearest prediction. For predictions
+at a known rate, only labelled times at which a window ends are frames (:func:`times_at_window_ends`). As in the
+toolbox, rows of classes that are not evaluated make a frame and nothing else.
 
-Metrics are decided at thresholds, so sizes must not change by a rounding to float32. ``Labels`` hold corners, and a
-width of 32 pixels computed from two rounded corners may be 31.99999 and fall into another size class; Prophesee's
-arrays hold the widths themselves. A :class:`BoxTable` therefore has x, y, width and height in float64. Arrays are taken
-as they are, which gives all digits of the toolbox; a size from labels that lies within float32's rounding of a whole
-number of eighths of a pixel is set to that number.
+Metrics are decided at thresholds, so rounding to float32 must not change sizes: a width of 32 pixels from two rounded
+corners may be 31.99999 and fall into another size class. A :class:`BoxTable` therefore has x, y, width and height in
+float64. Prophesee's arrays hold widths and are taken as they are, which gives all digits of the toolbox; a size from
+the corners of ``Labels`` is rounded to eighths of a pixel if it is as near to one as float32 allows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -27,7 +25,7 @@ from numpy.typing import NDArray
 from fate.boxes.iou import expand_ranges, find_rows
 from fate.boxes.labels import Labels
 from fate.boxes.prophesee import time_and_score_fields
-from fate.data.class_maps import plain
+from fate.data.class_maps import class_map, plain
 from fate.errors import FateError, list_names
 from fate.evaluation.protocols import Protocol
 
@@ -96,6 +94,12 @@ def box_table(boxes: BoxesLike, classes: Sequence[str], whose: str) -> BoxTable:
 
 
 def _from_labels(labels: Labels, classes: Sequence[str], whose: str) -> BoxTable:
+    if labels.classes is not None and not {*map(plain, labels.classes)} & {*map(plain, classes)}:
+        raise FateError(
+            f"{whose}: classes {list_names(labels.classes)} were given; expected some of {', '.join(classes)};"
+            " rename them"
+        )
+    class_ids, _ = class_map(classes).ids_of(labels)
     corners = labels.boxes
     left_top, right_bottom = corners[:, :2].astype(np.float64), corners[:, 2:].astype(np.float64)
     size = right_bottom - left_top
@@ -106,7 +110,7 @@ def _from_labels(labels: Labels, classes: Sequence[str], whose: str) -> BoxTable
         labels.t_us,
         np.concatenate([left_top, size], axis=1),
         size[:, 0] * size[:, 1],
-        _class_ids(labels.class_id, labels.classes, classes, whose),
+        class_ids.astype(np.int64),
         labels.score.astype(np.float64),
         labels.labelled_us,
         has_empty_times=True,
@@ -143,47 +147,42 @@ def _from_array(array: NDArray[Any], num_classes: int, whose: str) -> BoxTable:
     )
 
 
-def _class_ids(
-    ids: NDArray[np.int32], given: Sequence[str] | None, requested: Sequence[str], whose: str
-) -> NDArray[np.int64]:
-    """Ids [N] of the classes ``given`` (None: unnamed) as ids of the classes ``requested``; -1 if not among them."""
-    own = ids.astype(np.int64)
-    if given is None:
-        return np.where(own < len(requested), own, -1)
-    if tuple(given) == tuple(requested):
-        return own
-    indices = {plain(name): index for index, name in enumerate(requested)}
-    if not any(plain(name) in indices for name in given):
-        raise FateError(
-            f"{whose}: classes {list_names(given)} were given; expected some of {', '.join(requested)}; rename them"
-        )
-    return np.array([indices.get(plain(name), -1) for name in given], np.int64)[own]
-
-
 #: A box that belongs to a frame: index of the frame, class, left, top, width and height in pixels, area, score.
 FRAME_ROW = np.dtype([("frame", "i8"), ("class_id", "i8"), ("xywh", "f8", 4), ("area", "f8"), ("score", "f8")])
+
+
+@dataclass
+class FrameCounts:
+    """The numbers of recordings, frames and boxes of an evaluation."""
+
+    recordings: int = 0
+    labelled: int = 0  #: labelled times after the skipped start, whether or not a window ends at them
+    frames: int = 0  #: labelled times that were evaluated: those at which a window ends
+    truth: int = 0  #: boxes of ground truth in the frames
+    predictions: int = 0  #: predictions in the frames; one that belongs to two frames counts twice
+    truth_by_class: dict[str, int] = field(default_factory=dict)
+    predictions_by_class: dict[str, int] = field(default_factory=dict)
+    given_truth: int = 0  #: boxes before anything was dropped
+    given_predictions: int = 0
+    truth_dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))  #: boxes by reason
+    predictions_dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
 
 
 class Frames:
     """All frames of an evaluation, added one recording after another; only boxes that belong to a frame are kept."""
 
     def __init__(self, protocol: Protocol) -> None:
-        self.protocol = protocol
-        self.tolerance_us = protocol.time_tolerance_us()
-        self.num_frames = 0
-        self.num_labelled = 0  #: labelled times, whether or not a window ends at them
+        self.protocol, self.tolerance_us = protocol, protocol.time_tolerance_us()
+        self.counts = FrameCounts()
         self.num_times = 0  #: times of predictions in the frames: at least one a frame, more if a window holds several
         self.num_several = 0  #: frames with predictions of more than one time
         self.num_unanswered = 0  #: frames without any time of predictions
-        self.given_truth = self.given_predictions = 0  #: boxes before anything was dropped
-        self.truth_dropped = dict.fromkeys(REASONS, 0)  #: boxes by reason
-        self.predictions_dropped = dict.fromkeys(REASONS, 0)
         self._truth: list[NDArray[np.void]] = []
         self._predictions: list[NDArray[np.void]] = []
         self._steps: list[NDArray[np.int64]] = []
         self._spans_meet = False  # whether predictions and labels of some recording share a span of time
         self._apart: tuple[int, int] | None = None  # first times of a recording whose spans do not meet
-        self._nearest_us: int | None = None  # least distance of a labelled time from the end of a window
+        self._distances: list[int] = []  # least distance of a labelled time from the end of a window, by recording
 
     @cached_property
     def truth(self) -> np.recarray[Any, Any]:
@@ -209,21 +208,24 @@ class Frames:
         times_us: NDArray[np.int64] | None = None,
     ) -> None:
         """Add a recording that begins at ``start_us``; only at the labelled ``times_us``, if given."""
-        protocol = self.protocol
+        protocol, counts = self.protocol, self.counts
         after_us = seen_after_us = start_us + protocol.skip_us
         if protocol.time_rule == "nearest":  # the first label that counts may have its prediction just before
             seen_after_us -= self.tolerance_us
         kept_truth, dropped = truth.filtered(protocol, after_us)
         kept, dropped_too = predictions.filtered(protocol, seen_after_us, protocol.score_floor)
-        self.given_truth += len(truth)
-        self.given_predictions += len(predictions)
+        counts.given_truth += len(truth)
+        counts.given_predictions += len(predictions)
         for reason in REASONS:
-            self.truth_dropped[reason] += dropped[reason]
-            self.predictions_dropped[reason] += dropped_too[reason]
+            counts.truth_dropped[reason] += dropped[reason]
+            counts.predictions_dropped[reason] += dropped_too[reason]
         times = truth.times_us if protocol.count_empty else np.unique(kept_truth.t_us)
         times = times[times > after_us]
-        self.num_labelled += len(times)
-        times = self._frame_times(times if times_us is None else times[np.isin(times, times_us)], predictions.times_us)
+        counts.labelled += len(times)
+        times = times if times_us is None else times[np.isin(times, times_us)]
+        if protocol.time_rule == "nearest" and protocol.hop_us is not None:
+            times, distance = times_at_window_ends(times, predictions.times_us, protocol.hop_us, self.tolerance_us)
+            self._distances += [] if distance is None else [distance]
         seen_us = predictions.times_us[predictions.times_us > seen_after_us]
         if len(predictions.times_us) and len(truth.times_us):
             (first, last), (begin, end) = predictions.times_us[[0, -1]].tolist(), truth.times_us[[0, -1]].tolist()
@@ -233,17 +235,7 @@ class Frames:
         self._steps.append(np.diff(predictions.times_us))
         self._truth.append(self._rows(kept_truth, *find_rows(kept_truth.t_us, times, times)))
         self._predictions.append(self._rows(kept, *self._prediction_rows(seen_us, times, kept)))
-        self.num_frames += len(times)
-
-    def _frame_times(self, times: NDArray[np.int64], ends_us: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The labelled times that become frames, of a recording with predictions at ``ends_us``."""
-        hop_us = self.protocol.hop_us
-        if self.protocol.time_rule != "nearest" or hop_us is None or not len(times) or not len(ends_us):
-            return times
-        distance = np.abs(times - window_ends_at(times, ends_us, hop_us, self.tolerance_us))
-        nearest_us = int(distance.min())
-        self._nearest_us = nearest_us if self._nearest_us is None else min(nearest_us, self._nearest_us)
-        return times_at_window_ends(times, ends_us, hop_us, self.tolerance_us)
+        counts.frames += len(times)
 
     def _prediction_rows(
         self, seen_us: NDArray[np.int64], times: NDArray[np.int64], kept: BoxTable
@@ -270,56 +262,47 @@ class Frames:
         frame, row = expand_ranges(first, last)
         known = table.class_id[row] >= 0
         rows = np.zeros(np.count_nonzero(known), FRAME_ROW)
-        rows["frame"] = frame[known] + self.num_frames
+        rows["frame"] = frame[known] + self.counts.frames
         for name in ("class_id", "xywh", "area", "score"):
             rows[name] = getattr(table, name)[row[known]]
         return rows
 
     def check_times(self) -> None:
         """Refuse predictions whose times never meet those of the labels."""
-        if self.num_labelled and self._apart is not None and not self._spans_meet:
+        if self.counts.labelled and self._apart is not None and not self._spans_meet:
             prediction, label = self._apart
             raise FateError(
                 f"no prediction lies in the time of the labels: the first one is at {prediction} µs, the first label "
                 f"at {label} µs; expected whole microseconds from the same origin"
             )
-        if self.num_labelled and not self.num_frames and self._nearest_us is not None:
+        if self.counts.labelled and not self.counts.frames and self._distances:
             raise FateError(
                 f"no label lies within {self.tolerance_us / 1000:g} ms of the end of a window; the nearest one is"
-                f" {self._nearest_us / 1000:g} ms away; make predictions at the times of the labels, or allow more with"
-                " label_tolerance_us=5000"
+                f" {min(self._distances) / 1000:g} ms away; make predictions at the times of the labels, or allow more"
+                " with label_tolerance_us=5000"
             )
 
 
 def times_at_window_ends(
     labelled_us: NDArray[np.int64], ends_us: NDArray[np.int64], hop_us: int, tolerance_us: int
-) -> NDArray[np.int64]:
+) -> tuple[NDArray[np.int64], int | None]:
     """The labelled times at which a window ends, within the tolerance; of several at one end, the nearest.
 
-    Windows end at ``ends_us`` [W], or would if every hop had given a prediction: a detector that leaves out windows
-    does not leave out their labels. Without any prediction all labelled times are returned.
+    Windows end at ``ends_us`` [W], and a whole number of hops away from the nearest of these: a detector that leaves
+    out windows does not leave out their labels. Also returns the least distance of a labelled time from the end of a
+    window, µs. Without any prediction, all labelled times are returned, and None.
     """
     if not len(labelled_us) or not len(ends_us):
-        return labelled_us
-    end = window_ends_at(labelled_us, ends_us, hop_us, tolerance_us)
+        return labelled_us, None
+    nearest = ends_us[nearest_times(ends_us, labelled_us, np.iinfo(np.int64).max)]
+    left_out = nearest + (labelled_us - nearest + hop_us // 2) // hop_us * hop_us
+    end = np.where(np.abs(labelled_us - nearest) <= tolerance_us, nearest, left_out)
     distance = np.abs(labelled_us - end)
     order = np.lexsort((distance, end))
     first = np.ones(len(order), bool)
     first[1:] = end[order][1:] != end[order][:-1]
     chosen = order[first]
-    return np.sort(labelled_us[chosen[distance[chosen] <= tolerance_us]])
-
-
-def window_ends_at(
-    times_us: NDArray[np.int64], ends_us: NDArray[np.int64], hop_us: int, tolerance_us: int
-) -> NDArray[np.int64]:
-    """The end of a window that is nearest to each time [N]: one of ``ends_us`` [W], W ≥ 1, if it is near enough.
-
-    Otherwise it is a whole number of hops away from the nearest of ``ends_us``: there a window was left out.
-    """
-    nearest = ends_us[nearest_times(ends_us, times_us, np.iinfo(np.int64).max)]
-    left_out = nearest + (times_us - nearest + hop_us // 2) // hop_us * hop_us
-    return np.where(np.abs(times_us - nearest) <= tolerance_us, nearest, left_out)
+    return np.sort(labelled_us[chosen[distance[chosen] <= tolerance_us]]), int(distance.min())
 
 
 def nearest_times(times_us: NDArray[np.int64], requested_us: NDArray[np.int64], tolerance_us: int) -> NDArray[np.int64]:

@@ -1,17 +1,14 @@
 """The rules of an evaluation: :class:`Protocol`, a named object that is printed with every table.
 
-The same boxes give different metrics under different rules, and publications seldom state their rules. Every rule that
-changes a metric is therefore a field here, and ``str(protocol)`` lists them all.
+The same boxes give different metrics under different rules, and publications seldom state theirs. Every rule that
+changes a metric is a field here, and ``str(protocol)`` lists them all.
 
-Named protocols: ``gen1`` and ``1mpx`` are the rules of Prophesee's toolbox on its two public datasets (the same filters
-for ground truth and predictions, the first half second skipped, every prediction within ± 50 ms of a label, frames
-without ground truth left out). ``sim`` is for simulated data: frames that are labelled and empty count, and each window
-is compared with one labelled time, the nearest within 2 ms of its end. :meth:`Protocol.at` gives any protocol this time
-rule for a stream of predictions at a rate: ± 50 ms would hold many predictions of the same object, and an object at
-200 pixels a second is 10 pixels away after 50 ms.
-
-The script shipped with the toolbox uses other values (0.1 s skipped; sides of 20 pixels for Gen1 and of 10 for 1 Mpx,
-which are swapped); the values here are those of the library, the paper and RVT.
+``gen1`` and ``1mpx`` are the rules of Prophesee's toolbox on its two public datasets: the same filters for ground truth
+and predictions, the first half second skipped, every prediction within ± 50 ms of a label, frames without ground truth
+left out. (The script shipped with the toolbox has other values; these are those of the library, the paper and RVT.)
+``sim`` is for simulated data: labelled, empty frames count, and each window is compared with one labelled time, the
+nearest within 2 ms of its end. :meth:`Protocol.at` gives any protocol this time rule for a stream of predictions at a
+rate: ± 50 ms would hold many predictions of one object, which at 200 pixels a second moves 10 pixels in 50 ms.
 """
 
 from __future__ import annotations
@@ -143,7 +140,13 @@ class Protocol:
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Protocol:
         """From plain values; an unknown key is an error that names the nearest known one."""
-        return Protocol(**_checked_keys(values))
+        known = [field.name for field in fields(Protocol)]
+        for key in values:
+            if key not in known:
+                near = nearest_name(key, known)
+                hint = f"did you mean {near}?" if near else f"fields are {', '.join(known)}"
+                raise FateError(f"a protocol with {key!r} was given; there is no such field; {hint}")
+        return Protocol(**values)
 
 
 @cache
@@ -151,16 +154,6 @@ def _adapters() -> dict[str, TypeAdapter[Any]]:
     """What checks each field by its type."""
     hints = get_type_hints(Protocol, include_extras=True)
     return {field.name: TypeAdapter(hints[field.name]) for field in fields(Protocol)}
-
-
-def _checked_keys(values: Mapping[str, Any]) -> dict[str, Any]:
-    known = [field.name for field in fields(Protocol)]
-    for key in values:
-        if key not in known:
-            near = nearest_name(key, known)
-            hint = f"did you mean {near}?" if near else f"fields are {', '.join(known)}"
-            raise FateError(f"a protocol with {key!r} was given; there is no such field; {hint}")
-    return dict(values)
 
 
 _TOOLBOX: dict[str, Any] = {"time_rule": "window", "tolerance_us": 50_000, "count_empty": False}
@@ -196,7 +189,7 @@ def named_protocol(name: str, /, sensor: tuple[int, int] | None = None, **change
         changes: fields of :class:`Protocol`; the name of a changed protocol says so unless a name is given.
     """
     if name == "custom":
-        return Protocol(**_checked_keys({"sensor": sensor, **changes}))
+        return Protocol.from_dict({"sensor": sensor, **changes})
     if name not in _RULES:
         raise FateError(f"protocol {name!r} was given; names are {', '.join(NAMES)} and custom")
     sizes = _SIZES[name]
@@ -209,7 +202,7 @@ def named_protocol(name: str, /, sensor: tuple[int, int] | None = None, **change
         )
     diagonal, side = sizes[size]
     rules = {"name": name, "sensor": size, "min_diagonal": diagonal, "min_side": side, **_RULES[name]}
-    protocol = Protocol(**{**rules, **_checked_keys(changes)})
+    protocol = Protocol.from_dict({**rules, **changes})
     if "name" not in changes and protocol != Protocol(**rules):
         protocol = replace(protocol, name=f"{name}, changed")
     return protocol

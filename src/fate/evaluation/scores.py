@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from fate.boxes.labels import Labels
 from fate.errors import FateError
 from fate.evaluation.average_precision import AveragePrecision, average_precision
 from fate.evaluation.false_positives import FalsePositives, RestCounter, false_positives
-from fate.evaluation.labelled_frames import REASONS, BoxesLike, Frames, box_table
+from fate.evaluation.labelled_frames import REASONS, BoxesLike, FrameCounts, Frames, box_table
 from fate.evaluation.protocols import Protocol
 from fate.events.events import Sensor
 from fate.text import plural
@@ -31,17 +31,7 @@ class Scores:
     sensor: Sensor | None  #: (height, width) that the boxes are measured in
     average_precision: AveragePrecision
     false_positives: FalsePositives
-    num_recordings: int
-    num_labelled: int  #: labelled times after the skipped start
-    num_frames: int  #: labelled times that were evaluated: those at which a window ends
-    num_truth: int  #: boxes of truth in them
-    num_predictions: int  #: predictions in them; one that belongs to two frames counts twice
-    truth_by_class: dict[str, int]
-    predictions_by_class: dict[str, int]
-    given_truth: int  #: boxes before anything was dropped
-    given_predictions: int
-    truth_dropped: dict[str, int]  #: boxes by reason
-    predictions_dropped: dict[str, int]
+    counts: FrameCounts
     notes: tuple[str, ...]  #: what a reader of the figures must know beside the protocol
 
     def __getitem__(self, metric: str) -> float | None:
@@ -57,7 +47,6 @@ class Scores:
 
     def to_dict(self, curves: bool = False) -> dict[str, Any]:
         """Plain values, as JSON holds them; with ``curves`` precision over recall of each class too."""
-        counts = [field.name for field in fields(self) if field.type in ("int", "dict[str, int]")]
         values: dict[str, Any] = {
             "protocol": self.protocol.to_dict(),
             "classes": list(self.classes),
@@ -65,7 +54,7 @@ class Scores:
             "metrics": dict(self.average_precision.overall),
             "by_class": {name: dict(figures) for name, figures in self.by_class.items()},
             "false_positives": asdict(self.false_positives),
-            "counts": {name.removeprefix("num_"): getattr(self, name) for name in counts},
+            "counts": asdict(self.counts),
             "notes": list(self.notes),
         }
         if curves:
@@ -81,13 +70,13 @@ class Scores:
 
     def lines(self) -> list[str]:
         """Human-readable summary: protocol, metrics, counts and notes."""
-        overall = self.average_precision.overall
+        overall, counts = self.average_precision.overall, self.counts
         widest = max(map(len, ("all classes", *self.classes)))
         columns = ("AP50:95", "AP50", "AP75", *(name for name in overall if name.startswith("AP50:95 ")))
         head = f"{'':{widest}}  " + "  ".join(f"{name:>14}" for name in columns) + "         truth   predictions"
-        rows = {"all classes": (overall, self.num_truth, self.num_predictions)}
+        rows = {"all classes": (overall, counts.truth, counts.predictions)}
         for name in self.classes:
-            rows[name] = (self.by_class[name], self.truth_by_class[name], self.predictions_by_class[name])
+            rows[name] = (self.by_class[name], counts.truth_by_class[name], counts.predictions_by_class[name])
         table = [head]
         for name, (figures, num_truth, num_predictions) in rows.items():
             cells = "  ".join(f"{_figure(figures[column]):>14}" for column in columns)
@@ -99,17 +88,18 @@ class Scores:
             *table,
             recalls,
             self._false_positive_line(),
-            self.counts(),
+            self.describe_counts(),
             *(f"note: {note}" for note in self.notes),
         ]
 
-    def counts(self) -> str:
+    def describe_counts(self) -> str:
         """How many frames were evaluated, and how many boxes the filters dropped."""
-        used = f" ({self.num_labelled} labelled times)" if self.num_labelled != self.num_frames else ""
+        counts = self.counts
+        used = f" ({counts.labelled} labelled times)" if counts.labelled != counts.frames else ""
         return (
-            f"{plural(self.num_frames, 'frame')}{used} of {plural(self.num_recordings, 'recording')}; "
-            f"truth: {_dropped(self.given_truth, self.truth_dropped)}; "
-            f"predictions: {_dropped(self.given_predictions, self.predictions_dropped)}"
+            f"{plural(counts.frames, 'frame')}{used} of {plural(counts.recordings, 'recording')}; "
+            f"truth: {_dropped(counts.given_truth, counts.truth_dropped)}; "
+            f"predictions: {_dropped(counts.given_predictions, counts.predictions_dropped)}"
         )
 
     def _false_positive_line(self) -> str:
@@ -173,23 +163,21 @@ def evaluate_boxes(
         "without predictions, counted as nothing found": [name for name in truth if name not in predictions],
         "without truth, left out": [name for name in predictions if name not in truth],
     }
+    by_class = [
+        dict(zip(names, np.bincount(rows.class_id, minlength=len(names)).tolist(), strict=True))
+        for rows in (frames.truth, frames.predictions)
+    ]
+    counts = replace(
+        frames.counts, recordings=len(truth), truth=len(frames.truth), predictions=len(frames.predictions),
+        truth_by_class=by_class[0], predictions_by_class=by_class[1],
+    )  # fmt: skip
     return Scores(
         protocol=replace(protocol, classes=names),  # printed and stored: those that were evaluated
         classes=names,
         sensor=size,
         average_precision=average_precision(frames, names, protocol.max_detections),
         false_positives=false_positives(frames, rest, len(names)),
-        num_recordings=len(truth),
-        num_labelled=frames.num_labelled,
-        num_frames=frames.num_frames,
-        num_truth=len(frames.truth),
-        num_predictions=len(frames.predictions),
-        truth_by_class=_by_class(frames.truth.class_id, names),
-        predictions_by_class=_by_class(frames.predictions.class_id, names),
-        given_truth=frames.given_truth,
-        given_predictions=frames.given_predictions,
-        truth_dropped=frames.truth_dropped,
-        predictions_dropped=frames.predictions_dropped,
+        counts=counts,
         notes=_notes(frames, protocol, size, missing),
     )
 
@@ -226,27 +214,22 @@ def _shared_sensor(known: Sensor | None, boxes: BoxesLike, whose: str) -> Sensor
     return known if own is None else Sensor.of(own)
 
 
-def _by_class(ids: Any, names: Sequence[str]) -> dict[str, int]:
-    counts = np.bincount(ids, minlength=len(names)).tolist()
-    return dict(zip(names, counts, strict=True))
-
-
 def _notes(
     frames: Frames, protocol: Protocol, sensor: Sensor | None, missing: Mapping[str, Sequence[str]]
 ) -> tuple[str, ...]:
     notes = []
     if protocol.sensor is not None and sensor is not None and protocol.sensor != sensor:
         notes.append(f"limits of size are meant for boxes of {protocol.sensor} pixels; these are of {sensor}")
-    if not frames.num_labelled:
+    if not frames.counts.labelled:
         notes.append(f"no label is later than {protocol.skip_us / 1e6:g} s after the start; nothing was evaluated")
     if frames.num_several:
         notes.append(
-            f"{frames.num_several} of {frames.num_frames} frames hold predictions of several times, which count as "
+            f"{frames.num_several} of {frames.counts.frames} frames hold predictions of several times, which count as "
             "doubles of each other; protocol.at(hz) takes the nearest alone"
         )
     if frames.num_unanswered:
         notes.append(
-            f"{frames.num_unanswered} of {frames.num_frames} frames have no prediction near them: nothing found"
+            f"{frames.num_unanswered} of {frames.counts.frames} frames have no prediction near them: nothing found"
         )
     for meaning, names in missing.items():
         if names:

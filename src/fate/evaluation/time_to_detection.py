@@ -1,20 +1,18 @@
 """Time to detection: the delay from the time an object comes into view to its first correct box.
 
 It needs exact boxes at many times; simulated recordings have them every 5 ms, with the visible share of each object.
-For each object (track):
+An object (track)
 
-- it *appears* at the first time at which at least half of it is visible (and its box passes the size limits of the
-  protocol, if one is given). Objects in view at the start of the recording do not appear: they are counted and left
-  out;
-- it is *found* by the first later prediction with its class, a score of at least the threshold, and an IoU of at least
-  0.5 with the object's box at the time of the prediction. That box is interpolated between the two neighbouring times
-  of ground truth; it does not exist while the object is hidden between them. A prediction counts for one object only:
-  the one of its class with the largest IoU;
-- the *delay* is the time of that prediction minus the time of appearance. The time of a prediction is the end of its
-  window. The latency of the computation is not included.
+- *appears* at the first time at which at least half of it is visible and its box passes the size limits of the
+  protocol, if one is given. Objects in view at the start of the recording are counted and left out;
+- is *found* by the first later prediction with its class, a score of at least 0.5, and an IoU of at least 0.5 with its
+  box, interpolated to the time of the prediction (there is no box while the object is hidden between two times of
+  ground truth). A prediction counts for one object only: the one of its class with the largest IoU;
+- is *missed* if it is never found.
 
-A perfect detector has a mean delay of half a hop, 25 ms at 20 Hz and 2.5 ms at 200 Hz. An object that is never found is
-*missed*; quantiles are of the found objects, so read them together with the share of missed ones.
+The *delay* is the time of that prediction, the end of its window, minus the time of appearance; the latency of the
+computation is not included. A perfect detector has a mean delay of half a hop, 25 ms at 20 Hz and 2.5 ms at 200 Hz.
+Quantiles are of the found objects, so read them together with the share of missed ones.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from fate.boxes.label_files import naming_errors, read_labels
 from fate.boxes.labels import Labels
 from fate.boxes.npz import load_arrays
 from fate.errors import FateError, FormatError
-from fate.evaluation.labelled_frames import box_table
+from fate.evaluation.labelled_frames import BoxTable, box_table
 from fate.evaluation.protocols import Protocol
 
 NEVER = np.iinfo(np.int64).max  # the time of something that does not happen
@@ -137,37 +135,26 @@ def time_to_detection(
     parts: list[tuple[NDArray[Any], ...]] = []
     at_start = never = 0
     for name, dense in truth.items():
-        objects = _objects(dense, classes, name, protocol)
-        found_us = _first_found(objects, predictions.get(name, Labels.empty()), classes, name)
-        appeared = objects.appeared < NEVER
+        class_id, appeared, ended, found = _objects(
+            dense, predictions.get(name, Labels.empty()), classes, name, protocol
+        )
+        in_view = appeared < NEVER
         first_us = dense.labels.labelled_us[0] if len(dense.labels.labelled_us) else 0
-        present = appeared & (objects.appeared <= first_us)
-        never += int(np.count_nonzero(~appeared))
+        present = in_view & (appeared <= first_us)
+        never += int(np.count_nonzero(~in_view))
         at_start += int(np.count_nonzero(present))
-        kept = appeared & ~present
-        delay = np.where(found_us < NEVER, (found_us - objects.appeared) / 1000, np.nan)
-        life = (objects.ended - objects.appeared) / 1000
-        parts.append(tuple(each[kept] for each in (delay, objects.class_id, life)))
+        delay = np.where(found < NEVER, (found - appeared) / 1000, np.nan)
+        life = (ended - appeared) / 1000
+        parts.append(tuple(each[in_view & ~present] for each in (delay, class_id, life)))
     empty = (np.zeros(0), np.zeros(0, np.int64), np.zeros(0))
     columns = (np.concatenate(column) for column in zip(empty, *parts, strict=True))
     return DetectionDelays(tuple(classes), at_start, never, *columns)
 
 
-@dataclass(frozen=True)
-class _Objects:
-    """K objects; M segments, each from a box of an object to its next box."""
-
-    class_id: NDArray[np.int64]  #: [K]
-    appeared: NDArray[np.int64]  #: [K] µs, or NEVER
-    ended: NDArray[np.int64]  #: [K] µs, of the last box
-    owner: NDArray[np.int64]  #: [M] index of the object
-    from_us: NDArray[np.int64]  #: [M]
-    to_us: NDArray[np.int64]  #: [M] equal to from_us for a lone box
-    from_xywh: NDArray[np.float64]  #: [M, 4]
-    to_xywh: NDArray[np.float64]  #: [M, 4]
-
-
-def _objects(dense: DenseTruth, classes: Sequence[str], name: str, protocol: Protocol | None) -> _Objects:
+def _objects(
+    dense: DenseTruth, predictions: Labels, classes: Sequence[str], name: str, protocol: Protocol | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The class of each of K objects, and in µs when it appeared, had its last box, and was found (NEVER if not)."""
     labels = dense.labels
     if (labels.track_id < 0).any():
         raise FateError(f"truth of {name}: a box has no track; objects are identified by tracks; add them")
@@ -175,50 +162,43 @@ def _objects(dense: DenseTruth, classes: Sequence[str], name: str, protocol: Pro
     in_view = dense.visible >= MIN_VISIBLE
     if protocol is not None:
         in_view &= table.is_large_enough(protocol)
-    order = np.lexsort((labels.t_us, labels.track_id))
-    order = order[table.class_id[order] >= 0]
-    times = labels.t_us[order]
-    tracks, first, owner = np.unique(labels.track_id[order], return_index=True, return_inverse=True)
-    appeared = np.full(len(tracks), NEVER)
-    np.minimum.at(appeared, owner, np.where(in_view[order], times, NEVER))
+    rows = np.lexsort((labels.t_us, labels.track_id))
+    rows = rows[table.class_id[rows] >= 0]
+    times, class_id = labels.t_us[rows], table.class_id[rows]
+    tracks, first, owner = np.unique(labels.track_id[rows], return_index=True, return_inverse=True)
+    appeared, found = np.full(len(tracks), NEVER), np.full(len(tracks), NEVER)
+    np.minimum.at(appeared, owner, np.where(in_view[rows], times, NEVER))
     # each box with the next one of its object, or with itself if there is none near enough
     step = np.median(np.diff(labels.labelled_us)) if len(labels.labelled_us) > 1 else 0.0
-    following = np.arange(len(order))
+    following = np.arange(len(rows))
     following[:-1] += (owner[1:] == owner[:-1]) & (np.diff(times) <= _GAP * step)
-    xywh = table.xywh[order]
-    return _Objects(
-        class_id=table.class_id[order][first],
-        appeared=appeared,
-        ended=times[np.append(first[1:], len(times)) - 1] if len(tracks) else times,
-        owner=owner.astype(np.int64),
-        from_us=times,
-        to_us=times[following],
-        from_xywh=xywh,
-        to_xywh=xywh[following],
-    )
+    seen = box_table(predictions.select(predictions.score >= THRESHOLD), classes, f"predictions of {name}")
+    box, row = _correct_boxes(seen, times, table.xywh[rows], class_id, following)
+    counts = seen.t_us[row] >= appeared[owner[box]]
+    np.minimum.at(found, owner[box[counts]], seen.t_us[row[counts]])
+    return class_id[first], appeared, times[np.flatnonzero(np.diff(owner, append=-1))], found
 
 
-def _first_found(objects: _Objects, predictions: Labels, classes: Sequence[str], name: str) -> NDArray[np.int64]:
-    """[K] time of the first correct prediction of each object, µs, or NEVER."""
-    table = box_table(predictions.select(predictions.score >= THRESHOLD), classes, f"predictions of {name}")
-    # predictions in [from, to) of each segment; of a single box, those at its time
-    behind = np.maximum(objects.to_us, objects.from_us + 1)
-    segment, row = expand_ranges(
-        *(np.searchsorted(table.t_us, each).astype(np.int64) for each in (objects.from_us, behind))
-    )
-    same = objects.class_id[objects.owner[segment]] == table.class_id[row]
-    segment, row = segment[same], row[same]
-    length = np.maximum(objects.to_us - objects.from_us, 1)[segment]
-    share = ((table.t_us[row] - objects.from_us[segment]) / length)[:, None]
-    expected = (1 - share) * objects.from_xywh[segment] + share * objects.to_xywh[segment]
-    iou = iou_of(table.xywh[row], expected)
+def _correct_boxes(
+    predictions: BoxTable,
+    times: NDArray[np.int64],
+    xywh: NDArray[np.float64],
+    class_id: NDArray[np.int64],
+    following: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pairs of a box of ground truth, of N, and a correct prediction between it and the box ``following`` [N] it."""
+    # predictions in [from, to) of each pair of boxes; of a single box, those at its time
+    behind = np.maximum(times[following], times + 1)
+    box, row = expand_ranges(*(np.searchsorted(predictions.t_us, each).astype(np.int64) for each in (times, behind)))
+    same = class_id[box] == predictions.class_id[row]
+    box, row = box[same], row[same]
+    length = np.maximum(times[following] - times, 1)[box]
+    share = ((predictions.t_us[row] - times[box]) / length)[:, None]
+    expected = (1 - share) * xywh[box] + share * xywh[following[box]]
+    iou = iou_of(predictions.xywh[row], expected)
     # a prediction counts for the object with the largest IoU, whether that has appeared yet or not
     order = np.lexsort((-iou, row))
-    segment, row, iou = segment[order], row[order], iou[order]
-    best = np.ones(len(row), np.bool_)
-    best[1:] = row[1:] != row[:-1]
-    owner, when = objects.owner[segment], table.t_us[row]
-    right = best & (iou >= MIN_OVERLAP) & (when >= objects.appeared[owner])
-    found = np.full(len(objects.class_id), NEVER)
-    np.minimum.at(found, owner[right], when[right])
-    return found
+    box, row, iou = box[order], row[order], iou[order]
+    correct = iou >= MIN_OVERLAP
+    correct[1:] &= row[1:] != row[:-1]
+    return box[correct], row[correct]

@@ -69,8 +69,6 @@ def divisor_for(sensor: Sensor, trained: Sensor) -> int:
 
 def adapt(model: Detector, sensor: Sensor) -> Adaptation:
     """The detector (built by ``zoo.build_model``, not changed) for events of ``sensor``."""
-    if sensor == model.sensor:
-        return Adaptation(model, sensor, model.sensor, 1)
     divisor = divisor_for(sensor, model.sensor)
     size = Sensor(*(-(-side // divisor) for side in sensor))
     if size == model.sensor:

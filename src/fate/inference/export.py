@@ -6,14 +6,14 @@
 The file holds one step: a window of each stream and the state in, predictions and the next state out
 (``step_graph.py``). Its metadata describes it. ``docs/guides/export.md`` shows how to run it.
 
-Before the file gets its name it is compared with PyTorch on the same windows, each with its own state: boxes inside the
-sensor, scores and the state. Both compute in float32 in different orders, so the last digits differ; larger differences
-than ``TOLERANCES`` mean that the graph is not the detector.
+Before the file gets its name, boxes inside the sensor, scores and state are compared with PyTorch on the same windows,
+each side with its own state. Both compute in float32 in different orders, so the last digits differ; differences above
+``TOLERANCES`` mean that the graph is not the detector.
 
-**Ties.** A DETR head selects its 300 best cells. If two cells have nearly equal scores (exactly equal ones in an
-untrained model without events), both sides may select different cells or another order, and neither is wrong, but the
-outputs cannot be compared one by one. PyTorch therefore uses the graph's selection, and that is checked with PyTorch's
-own scores: the worst selected cell may score lower than the worst of the best cells only within a tolerance.
+**Ties.** A DETR head selects its 300 best cells. If cells have nearly equal scores (exactly equal in an untrained model
+without events), both sides may select different ones, and neither is wrong. PyTorch therefore uses the graph's
+selection, and its own scores check it: the worst selected cell may score lower than the worst of the best cells only
+within a tolerance.
 """
 
 from __future__ import annotations
@@ -71,10 +71,6 @@ class Differences(NamedTuple):
     scores: float  #: of classes and objectness, probabilities
     states: float  #: of a state tensor, relative to its largest value (or to 1, if that is larger)
     choice: float = 0.0  #: how much lower the cells selected by DETR score than the best ones, logits
-
-    def largest(self, other: Differences) -> Differences:
-        """The larger value of each; NaN stays NaN."""
-        return Differences(*(float(np.maximum(a, b)) for a, b in zip(self, other, strict=True)))
 
 
 #: Tolerances; differences of a few units in the last place are a hundredth of them or less.
@@ -230,7 +226,7 @@ def compare(
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session: Any = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    worst = Differences(0.0, 0.0, 0.0)
+    differences = [Differences(0.0, 0.0, 0.0)]
     state: State = None
     carried = {name: step.inputs[name].numpy() for name in step.state_pairs}
     for number, batch in enumerate(batches):
@@ -246,17 +242,18 @@ def compare(
                 outputs, state = detector(image, state, step_scale=step_scale)
         carried = {name: found[after] for name, after in step.state_pairs.items()}
         parts = zip(carried.values(), states.tensors(state), strict=True)
-        worst = worst.largest(_difference(found, outputs, parts, detector.sensor)._replace(choice=choice.worse_by))
+        difference = _difference(found, outputs, parts, detector.sensor)
+        differences.append(difference._replace(choice=choice.worse_by))
         if progress is not None:
             progress(number + 1, len(batches))
-    return worst
+    return Differences(*np.max(differences, axis=0).tolist())  # NaN stays NaN
 
 
-def refuse_above(found: Differences, allowed: Differences = TOLERANCES) -> None:
+def refuse_above(found: Differences) -> None:
     """Raise an error that names every difference above its tolerance."""
     above = [
         f"{name} {value:.2g} (at most {most:g})"
-        for name, value, most in zip(Differences._fields, found, allowed, strict=True)
+        for name, value, most in zip(Differences._fields, found, TOLERANCES, strict=True)
         if not value <= most  # NaN is refused
     ]
     if above:

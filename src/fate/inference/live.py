@@ -18,8 +18,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 from fate.errors import FateError, warn
 from fate.inference.sources import LiveSource
@@ -35,35 +35,32 @@ HALT_S = 0.02
 JOIN_S = 2.0
 
 
-class Waiting(NamedTuple):
-    """A window that waits for the detector."""
-
-    closed: ClosedWindow
-    at: float  #: when it closed, seconds
-
-
+@dataclass
 class NewestWins:
     """A short queue of windows. If the oldest one has waited for too long, all but the newest are dropped."""
 
-    def __init__(self, length: int, budget_s: float, counts: StreamCounts) -> None:
-        if length < 1 or not budget_s > 0:
+    length: int
+    budget_s: float  #: longest wait
+    counts: StreamCounts  #: of what is dropped
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or not self.budget_s > 0:
             raise FateError(
-                f"{length} waiting windows and a budget of {1e3 * budget_s:g} ms were asked for; expected at least 1,"
-                " and more than 0"
+                f"{self.length} waiting windows and a budget of {1e3 * self.budget_s:g} ms were asked for; expected at"
+                " least 1, and more than 0"
             )
-        self.length, self.budget_s, self.counts = length, budget_s, counts
-        self._queue: deque[Waiting] = deque()
+        self._queue: deque[ClosedWindow] = deque()
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def put(self, closed: ClosedWindow, now: float) -> None:
         """Add the next window."""
-        self._queue.append(Waiting(closed, now))
+        self._queue.append(closed._replace(at=now))
         if len(self._queue) > self.length:
             self.drop_oldest()
 
-    def take(self, now: float) -> Waiting | None:
+    def take(self, now: float) -> ClosedWindow | None:
         """Remove and return the next window to detect; None if the queue is empty."""
         if self._queue and now - self._queue[0].at > self.budget_s:
             while len(self._queue) > 1:
@@ -72,13 +69,12 @@ class NewestWins:
 
     def drop_oldest(self) -> None:
         """Drop and count the oldest window; a pending reset of the state is carried over to the next one."""
-        dropped = self._queue.popleft().closed
+        dropped = self._queue.popleft()
         self.counts.windows_dropped += 1
         self.counts.events_in_dropped_windows += len(dropped.events)
         if dropped.restarted and self._queue:
             following = self._queue[0]
-            reason = following.closed.restarted or dropped.restarted
-            self._queue[0] = following._replace(closed=following.closed._replace(restarted=reason))
+            self._queue[0] = following._replace(restarted=following.restarted or dropped.restarted)
 
 
 class LiveStream(AbstractContextManager["LiveStream"]):
@@ -131,7 +127,7 @@ class LiveStream(AbstractContextManager["LiveStream"]):
                 warn(f"{self.ended}; all events before were detected")
             raise StopIteration
         waited = self._clock() - taken.at
-        frame = self._detect(taken.closed, waited_ms=1e3 * waited)
+        frame = self._detect(taken, waited_ms=1e3 * waited)
         if self._clock() - taken.at > self._budget_s:
             self.counts.windows_late += 1
             frame = replace(frame, late=True)
@@ -151,8 +147,7 @@ class LiveStream(AbstractContextManager["LiveStream"]):
         if self._reader.ident is not None and self._reader is not threading.current_thread():
             self._reader.join(JOIN_S)
         with self._change:
-            for closed in self._windower.close():
-                self._waiting.put(closed, self._clock())
+            self._queue(self._windower.close())
             while len(self._waiting):
                 self._waiting.drop_oldest()
 
@@ -164,7 +159,7 @@ class LiveStream(AbstractContextManager["LiveStream"]):
         self.ended = self.ended or reason
         self._stopping = True
 
-    def _next_window(self) -> Waiting | None:
+    def _next_window(self) -> ClosedWindow | None:
         """Wait for a window; None at the end of the stream."""
         patience, reader_ran = self._windower.duration_us / 1e6, False
         with self._change:
@@ -185,9 +180,12 @@ class LiveStream(AbstractContextManager["LiveStream"]):
             return
         t_us, at = self._latest
         silent = self._clock() - at
-        for closed in self._windower.tick(t_us + round(1e6 * silent) - self._patience_us):
-            self._waiting.put(closed, self._clock())
+        self._queue(self._windower.tick(t_us + round(1e6 * silent) - self._patience_us))
         self._note_stall(silent)
+
+    def _queue(self, windows: list[ClosedWindow]) -> None:
+        for closed in windows:
+            self._waiting.put(closed, self._clock())
 
     def _note_stall(self, silent_s: float) -> None:
         if silent_s > STALL_S and not self._stalled:
@@ -203,8 +201,7 @@ class LiveStream(AbstractContextManager["LiveStream"]):
                     if self._stopping:
                         break
                     now = self._clock()
-                    for closed in self._windower.add(events):
-                        self._waiting.put(closed, now)
+                    self._queue(self._windower.add(events))
                     if len(events):
                         self._note_stall(0.0 if self._latest is None else now - self._latest[1])
                         self._latest, self._stalled = (int(events.t_us[-1]), now), False
@@ -215,8 +212,7 @@ class LiveStream(AbstractContextManager["LiveStream"]):
             self._fault, ended = error, f"the source broke: {error!r}"
         with self._change:
             if not self._stopping:
-                for closed in self._windower.close():
-                    self._waiting.put(closed, self._clock())
+                self._queue(self._windower.close())
             self.ended = self.ended or ended
             self._change.notify_all()
 

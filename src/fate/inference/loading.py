@@ -60,7 +60,8 @@ def means_a_model(what: Model) -> bool:
     if not isinstance(what, str | PathLike):
         return True
     text = fspath(what)
-    return names_a_model(text) or text.lower().endswith(WEIGHT_FILES)
+    is_name = text in bundled_weights() or (text in NAMES and not Path(text).exists())
+    return is_name or text.lower().endswith(WEIGHT_FILES)
 
 
 def load_detector(
@@ -125,8 +126,3 @@ def find_weights(name_or_path: str | PathLike[str]) -> Path:
 def bundled_weights() -> dict[str, Path]:
     """The files of the weights that come with the package, by name."""
     return {file.stem: file for file in sorted(WEIGHTS.glob("*.safetensors"))}
-
-
-def names_a_model(text: str) -> bool:
-    """Whether a text is the name of a detector, with or without bundled weights, and not a file."""
-    return text in bundled_weights() or (text in NAMES and not Path(text).exists())

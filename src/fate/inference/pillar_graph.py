@@ -25,10 +25,7 @@ from fate.errors import FateError
 
 #: The inputs, as in ``EventBatch``: four columns with a row per event, three with a row per window.
 EVENT_COLUMNS = ("t_us", "x", "y", "p")
-WINDOW_COLUMNS = ("offsets", "start_us", "duration_us")
-#: A graph does not count what its caps drop.
-NONE = PillarStats(0, 0, 0, 0, 0)
-INPUTS = {name: COLUMNS[name] for name in (*EVENT_COLUMNS, *WINDOW_COLUMNS)}
+INPUTS = {name: COLUMNS[name] for name in (*EVENT_COLUMNS, "offsets", "start_us", "duration_us")}
 
 
 class PillarGraph(nn.Module):
@@ -102,7 +99,9 @@ class PillarGraph(nn.Module):
         size, _ = self._sizes(cell)
         duration = duration_us.index_select(0, events.window)
         columns = events.t, duration, events.x, events.y, events.p
-        segments = Segments(spec, self.windows, *columns, pillar=cell, size=size, cell=cell, stats=NONE)
+        segments = Segments(
+            spec, self.windows, *columns, pillar=cell, size=size, cell=cell, stats=PillarStats(0, 0, 0, 0, 0)
+        )
         values = pillar_values(segments, Weights(self.scale, self.shift, self.alpha, self.beta))
         image = torch.where(size[:, None] > 0, values, 0.0)[:-1]
         return image.view(self.windows, spec.rows, spec.columns, -1).permute(0, 3, 1, 2)

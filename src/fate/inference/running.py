@@ -112,20 +112,15 @@ class Runner:
         self._last = now
 
 
+@dataclass
 class DetectionCollector:
     """Collects detections window by window, and makes a table for each recording."""
 
-    def __init__(
-        self,
-        classes: Sequence[str],
-        most: int,
-        sensor: Sensor | None = None,
-        source: LabelSource | None = None,
-    ) -> None:
-        """Keep the best ``most`` detections of each window; the tables get ``sensor`` and ``source``."""
-        self.most, self.source = most, source
-        self._facts: dict[str, Any] = {"classes": tuple(classes), "sensor": sensor}
-        self._windows: dict[Hashable, list[tuple[int, Detections]]] = {}
+    classes: tuple[str, ...]
+    most: int  #: most detections of a window, best first
+    sensor: Sensor | None = None  #: of the tables
+    source: LabelSource | None = None  #: of the rows; None for the default
+    _windows: dict[Hashable, list[tuple[int, Detections]]] = field(default_factory=dict)
 
     def add(self, recording: Hashable, t_us: int, found: Detections) -> None:
         """Add the detections of a window that ends at ``t_us``."""
@@ -139,14 +134,16 @@ class DetectionCollector:
         times = np.array([t_us for t_us, _ in windows], np.int64)
         counts = [len(found.boxes) for _, found in windows]
         if not sum(counts):
-            return Labels.empty(np.sort(times), **self._facts)
-        x1, y1, x2, y2 = torch.cat([found.boxes for _, found in windows]).numpy().T
-        columns: dict[str, Any] = {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "t_us": np.repeat(times, counts)}
-        columns["class_id"] = torch.cat([found.class_ids for _, found in windows]).numpy()
-        columns["score"] = torch.cat([found.scores for _, found in windows]).numpy().clip(0, 1)
+            return Labels.empty(np.sort(times), classes=self.classes, sensor=self.sensor)
+        boxes, scores, class_ids = (
+            torch.cat([getattr(found, name) for _, found in windows]).numpy()
+            for name in ("boxes", "scores", "class_ids")
+        )
+        columns: dict[str, Any] = dict(zip(("x1", "y1", "x2", "y2"), boxes.T, strict=True))
+        columns |= {"t_us": np.repeat(times, counts), "class_id": class_ids, "score": scores.clip(0, 1)}
         if self.source is not None:
             columns["source"] = np.full(sum(counts), self.source)
-        return Labels.from_unsorted(columns, labelled_us=times, **self._facts)
+        return Labels.from_unsorted(columns, labelled_us=times, classes=self.classes, sensor=self.sensor)
 
 
 def predict(
@@ -185,7 +182,7 @@ def predict(
                 f"{recording.name} is of a {recording.sensor} sensor, the detector of a {detector.sensor} one;"
                 " expected the same"
             )
-    reader = ClipReader(recordings, detector.sensor, window_us, with_labels=False)
+    reader = ClipReader(recordings, detector.sensor, with_labels=False)
     if reader.holds_images:
         check_histograms(detector, recordings[0])
     plans = partial(evaluation_batches, recordings, hz, min(streams, len(recordings)), steps, window_us)

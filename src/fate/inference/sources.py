@@ -36,7 +36,6 @@ BYTE_FORMATS = ("evt3", "evt2")
 PIECE_BYTES = 1 << 16
 #: Length of the blocks of a file that are read ahead, µs, rounded up to whole pieces.
 BLOCK_US = 20_000
-LOCALHOST = "127.0.0.1"
 #: How often a waiting socket or camera checks whether it was closed, seconds.
 POLL_S = 0.1
 #: A client that is silent for longer is dropped, seconds.
@@ -154,7 +153,7 @@ class FileSource(LiveSource):
         sleep: Callable[[float], object] | None = None,
     ) -> None:
         """Args:
-        recording: an open recording, which is opened a second time, or a path.
+        recording: an open recording, which is opened a second time for the thread that plays it, or a path.
         speed: 1 for real time, 10 for ten times as fast.
         start_us, end_us: the part that is played.
         piece_us: length of the pieces; each is returned when its time is over.
@@ -164,7 +163,6 @@ class FileSource(LiveSource):
             raise FateError(
                 f"a speed of {speed:g} in pieces of {piece_us} µs was asked for; expected more than 0, and 1 or more"
             )
-        # each thread needs its own recording
         self._recording = open_recording(recording) if isinstance(recording, str | PathLike) else copy.copy(recording)
         super().__init__(self._recording.sensor)
         self._start = self._recording.start_us if start_us is None else int(start_us)
@@ -294,7 +292,7 @@ class TcpSource(LiveSource):
         port: int,
         sensor: Sequence[int],
         *,
-        host: str = LOCALHOST,
+        host: str = "127.0.0.1",
         format: str = "evt3",
         once: bool = True,
         idle_s: float = IDLE_S,

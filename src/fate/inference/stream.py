@@ -46,11 +46,7 @@ class StreamingDetector:
     """A detector with its weights, ready for recordings and cameras. ``fate.load_detector`` returns one."""
 
     def __init__(
-        self,
-        model: Detector,
-        device: str | torch.device = "cpu",
-        precision: Precision | None = None,
-        name: str = "",
+        self, model: Detector, device: str | torch.device = "cpu", precision: Precision | None = None, name: str = ""
     ) -> None:
         """``model`` is not changed. ``name`` is shown in results; the name of the model unless given."""
         self.model, self.device, self.precision = model, device, precision
@@ -166,12 +162,7 @@ class RecordingStream(AbstractContextManager["RecordingStream"]):
     """The frames of a recording; made by ``StreamingDetector.stream``. ``len`` is their number if none are skipped."""
 
     def __init__(
-        self,
-        recording: Recording,
-        detect: WindowDetector,
-        start_us: int | None,
-        end_us: int | None,
-        close: ExitStack,
+        self, recording: Recording, detect: WindowDetector, start_us: int | None, end_us: int | None, close: ExitStack
     ) -> None:
         self.recording, self._detect, self._close = recording, detect, close
         self.counts = detect.counts  #: what was read, detected and skipped so far

@@ -12,8 +12,6 @@ from fate.models.nms import MAX_OVERLAP, Score, check_max_overlap
 
 #: How far time may go back before it counts as a restart, and how long there may be no events, µs.
 MAX_BACK_US, MAX_GAP_US = 1_000_000, 10_000_000
-#: Rates of a stream, Hz.
-MIN_HZ, MAX_HZ = 1, 1000
 #: The longest window: one at the lowest rate.
 MAX_WINDOW_US = 1_000_000
 #: Lowest confidence of a detection unless another one is asked for.
@@ -54,8 +52,8 @@ class StreamOptions:
     max_gap_us: int = MAX_GAP_US  #: after more time without events, windows are skipped and the state is reset
 
     def __post_init__(self) -> None:
-        if not isinstance(self.hz, int | float) or not MIN_HZ <= self.hz <= MAX_HZ:
-            raise FateError(f"a rate of {self.hz!r} Hz was given; expected {MIN_HZ} to {MAX_HZ}")
+        if not isinstance(self.hz, int | float) or not 1 <= self.hz <= 1000:
+            raise FateError(f"a rate of {self.hz!r} Hz was given; expected 1 to 1000")
         if not self.hop_us <= self.length_us <= MAX_WINDOW_US:
             raise FateError(
                 f"windows of {self.length_us / 1000:g} ms, one every {self.hop_us / 1000:g} ms, were asked for;"

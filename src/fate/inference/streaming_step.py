@@ -4,16 +4,14 @@
     found = step(batch)          # a list of Detections, one for each stream; the state is kept inside
 
 On a GPU, a step is some hundred short kernels, and starting them from Python takes many times longer than running them.
-They are recorded once as a CUDA graph and started with one call. A graph has fixed shapes, so there are graphs of
-different capacity, each for four times as many events as the one before; unused capacity is given to one more window
-whose image is ignored (sorting 100 000 more events takes a GPU some hundredths of a ms). The best proposals come back
-in one copy, and overlapping ones are suppressed on the CPU.
+They are recorded once as a CUDA graph and started with one call. A graph has fixed shapes, so there is one for each
+capacity, four times as many events as the one before. Unused capacity becomes one more window whose image is ignored
+(sorting 100 000 more events takes a GPU some hundredths of a ms). The best proposals come back in one copy, and
+overlapping ones are suppressed on the CPU.
 
-Recording takes as long as some dozen windows. To keep a stream from waiting whenever a window has more events than
-before, the second window of a length makes all graphs that this sensor probably needs (``LIKELY_EVENTS``).
-``GraphStep.prepare`` does it before the first window.
-
-On a CPU the model runs as it is, with BatchNorm folded into convolutions.
+Recording takes as long as some dozen windows. So that a stream does not wait at every busier window, the second window
+of a length makes all graphs that this sensor probably needs (``LIKELY_EVENTS``); ``GraphStep.prepare`` does it before
+the first window. On a CPU the model runs as it is, with BatchNorm folded into convolutions.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -111,24 +110,22 @@ def compile_for_streaming(
     options = {"confidence": confidence, "score": score, "max_overlap": max_overlap, "most": most}
     model = fused(detector).to(device)
     if kind == "cuda":
-        return GraphStep(model, streams, chosen, hop_us, options, compiler=compiler)
+        return GraphStep(model, streams, chosen, hop_us, options, compiler)
     lay_out_for_cpu_(model)
     return StreamingStep(model, streams, chosen, hop_us, options)
 
 
+@dataclass(eq=False, repr=False)
 class StreamingStep:
     """``found = step(batch)``; the state of B streams is kept inside, and detections are on the CPU."""
 
-    def __init__(
-        self,
-        detector: Detector,
-        streams: int,
-        precision: Precision,
-        hop_us: int | None,
-        options: dict[str, Any],
-    ) -> None:
-        self.detector, self.streams, self.precision = detector, streams, precision
-        self.hop_us, self.options = hop_us, options
+    detector: Detector
+    streams: int  #: B
+    precision: Precision
+    hop_us: int | None  #: see :func:`compile_for_streaming`
+    options: dict[str, Any]  #: of ``nms.detections``
+
+    def __post_init__(self) -> None:
         self.state: State = None
         self.marks: tuple[float, float] | None = None  #: when the last window was encoded and predicted; of no graph
         self._scales: set[float] = set()
@@ -204,12 +201,15 @@ class _Recorded(NamedTuple):
     found: Tensor  #: [B, K, 8] box, confidence, score, class, objectness
 
 
+@dataclass(eq=False, repr=False)
 class GraphStep(StreamingStep):
     """A :class:`StreamingStep` on a GPU, which replays CUDA graphs."""
 
-    def __init__(self, *arguments: Any, compiler: bool) -> None:
-        super().__init__(*arguments)
-        self._predict = torch.compile(self._propose) if compiler else self._propose
+    compiler: bool  #: whether ``torch.compile`` fuses small kernels
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._predict = torch.compile(self._propose) if self.compiler else self._propose
         self._recorded: dict[tuple[int, float | None], _Recorded] = {}
         self._seen: set[float | None] = set()  # step scales that have occurred once
         self._ready: set[float | None] = set()  # those with all likely graphs recorded

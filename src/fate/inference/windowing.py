@@ -12,6 +12,7 @@ A window ``[start, end)`` closes when an event at ``end`` or later arrives, or w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -32,8 +33,10 @@ class ClosedWindow(NamedTuple):
     window: Window
     events: Events
     restarted: str = ""  #: why the state is reset before this window; empty if it is not
+    at: float = 0.0  #: live: when it closed, seconds
 
 
+@dataclass(eq=False)
 class Windower:
     """Takes events and returns the windows that they close.
 
@@ -46,32 +49,25 @@ class Windower:
         [1]
     """
 
-    def __init__(
-        self,
-        sensor: Sequence[int],
-        duration_us: int,
-        *,
-        start_us: int | None = None,
-        max_back_us: int = MAX_BACK_US,
-        max_gap_us: int = MAX_GAP_US,
-        max_events: int = MAX_EVENTS,
-        counts: StreamCounts | None = None,
-    ) -> None:
-        """Windows last ``duration_us``, one after the other, from ``start_us`` or the first event on.
+    sensor: Sequence[int]  #: (height, width)
+    duration_us: int  #: of a window; windows follow each other without gaps
+    _: KW_ONLY
+    start_us: int | None = None  #: start of the first window; None for the first event
+    max_back_us: int = MAX_BACK_US
+    max_gap_us: int = MAX_GAP_US
+    max_events: int = MAX_EVENTS  #: in a window; further ones are dropped
+    counts: StreamCounts = field(default_factory=StreamCounts)  #: of what is dropped and skipped
 
-        What is dropped and skipped is counted in ``counts``; the module explains the limits.
-        """
-        if duration_us < 1 or max_back_us < 0 or max_gap_us < duration_us or max_events < 1:
+    def __post_init__(self) -> None:
+        if self.duration_us < 1 or self.max_back_us < 0 or self.max_gap_us < self.duration_us or self.max_events < 1:
             raise FateError(
-                f"windows of {duration_us} µs, up to {max_back_us} µs back and {max_gap_us} µs forward, of up to"
-                f" {max_events} events were asked for; expected at least 1 µs, 0, the length of a window, and 1"
+                f"windows of {self.duration_us} µs, up to {self.max_back_us} µs back and {self.max_gap_us} µs forward,"
+                f" of up to {self.max_events} events were asked for; expected at least 1 µs, 0, the length of a window,"
+                " and 1"
             )
-        self.sensor, self.duration_us = Sensor.of(sensor), int(duration_us)
-        self.max_back_us, self.max_gap_us, self.max_events = int(max_back_us), int(max_gap_us), int(max_events)
-        self.counts = StreamCounts() if counts is None else counts
         self._open: Window | None = None
-        if start_us is not None:
-            self._begin_grid(clip_time(start_us))
+        if self.start_us is not None:
+            self._begin_grid(clip_time(self.start_us))
         self._last: int | None = None  # the latest time of an event or of the clock
         self._pieces: list[Events] = []  # events of the open window
         self._num_events = 0
@@ -84,8 +80,10 @@ class Windower:
             raise FateError("events were given to a stream that is closed; open another")
         if not isinstance(events, Events):
             raise FateError(f"a {type(events).__name__} was given to a stream; expected fate.Events")
-        if events.sensor != self.sensor:
-            raise FateError(f"events of a {events.sensor} sensor were given to a stream of a {self.sensor} one")
+        if events.sensor != tuple(self.sensor):
+            raise FateError(
+                f"events of a {events.sensor} sensor were given to a stream of a {Sensor.of(self.sensor)} one"
+            )
         if not len(events):
             return []
         first, last = int(events.t_us[0]), int(events.t_us[-1])
@@ -185,12 +183,12 @@ class LookBack:
         self._pieces = []
 
 
-def concatenate(pieces: Sequence[Events], sensor: Sensor) -> Events:
+def concatenate(pieces: Sequence[Events], sensor: Sequence[int]) -> Events:
     """Concatenate pieces of events; if they overlap in time, sort them."""
     if len(pieces) <= 1:
         return pieces[0] if pieces else Events.empty(sensor)
+    if all(early.t_us[-1] <= late.t_us[0] for early, late in pairwise(pieces)):
+        return Events.concatenate(pieces)
     t_us, x, y, p = (np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("t_us", "x", "y", "p"))
-    if any(int(late.t_us[0]) < int(early.t_us[-1]) for early, late in pairwise(pieces)):
-        order = np.argsort(t_us, kind="stable")
-        t_us, x, y, p = t_us[order], x[order], y[order], p[order]
-    return Events.trusted(t_us, x, y, p, sensor)
+    order = np.argsort(t_us, kind="stable")
+    return Events.trusted(t_us[order], x[order], y[order], p[order], Sensor.of(sensor))

@@ -32,7 +32,7 @@ from fate.data.labelled_recording import LabelledRecording
 from fate.data.opening import as_dataset
 from fate.densify.interpolation import interpolate
 from fate.densify.making import truth_of
-from fate.densify.quality import Quality, SizeLimits
+from fate.densify.quality import Quality
 from fate.densify.sweep import streams_of
 from fate.errors import FateError
 from fate.evaluation.protocols import named_protocol
@@ -160,10 +160,10 @@ def _measure_rate(
 ) -> tuple[list[dict[str, Any]], Curves]:
     """Rows of one rate, and the curves of its detections."""
     rules = named_protocol(dataset.protocol, dataset.sensor)
-    limits = SizeLimits(rules.min_diagonal, rules.min_side)  # the smallest boxes that the protocol counts
+    limits = rules.min_diagonal, rules.min_side  # of the smallest boxes that the protocol counts
     spans, methods = (SPANS, METHODS) if exact else ((BESIDE,), METHODS[:1])
-    qualities = {kind: Quality(dataset.classes, limits) for kind in product(spans, methods)}
-    detections = Quality(dataset.classes, limits)
+    qualities = {kind: Quality(dataset.classes, *limits) for kind in product(spans, methods)}
+    detections = Quality(dataset.classes, *limits)
     for number, recording in enumerate(recordings):
         sparse, dense, truth = truth_of(recording, dataset), folder.labels(recording.name, hz), recording.truth
         seen = folder.predictions(recording.name, streams_of(hz).step_us)

@@ -89,7 +89,7 @@ class Hdf5Source(RowSource):
             raise FormatError(f"{path}: has columns of the shapes {listed}; expected one dimension and one length")
         num_rows = int(next(iter(shapes.values()))[0])
         tables = {name: _chunk_table(path, dataset, raw.size) for name, dataset in used.items()}
-        filters = [_filters(path, dataset) for dataset in used.values()]
+        filters = [check_filters(path, dataset) for dataset in used.values()]
         is_ecf = any(FILTER_ID in each for each in filters)
         if is_ecf and filters != [[FILTER_ID]]:
             raise FormatError(
@@ -306,7 +306,7 @@ def _chunk_table(path: Path, dataset: Any, num_bytes: int) -> Chunks | None:
     return Chunks(step, dataset.dtype, position, size, plain.astype(bool))
 
 
-def _filters(path: Path, dataset: Any) -> list[int]:
+def check_filters(path: Path, dataset: Any) -> list[int]:
     """Return the ids of the filters of ``dataset``; each is ECF, or known to HDF5 or to hdf5plugin."""
     settings = dataset.id.get_create_plist()
     codes = []
@@ -341,7 +341,7 @@ def _scalar(path: Path, file: Any, datasets: dict[str, Any], group: str, name: s
             f"{path}: {dataset.name} is {dataset.dtype} of shape {dataset.shape}; expected one whole number"
         )
     _refuse_large_chunks(path, dataset)
-    _filters(path, dataset)
+    check_filters(path, dataset)
     stored = int(dataset.id.get_storage_size())
     if not 0 < stored <= MAX_NUMBER_BYTES:
         raise ValueError(f"{dataset.name}, one whole number, is stored in {stored} bytes")
