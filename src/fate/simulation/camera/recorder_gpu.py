@@ -184,6 +184,9 @@ def record_on_gpu(
     made = [make() for make in scenes]  # the processes draw the streets, when they need them
     if not made:
         return
+    kinds = {(scene.sensor, scene.duration_us) for scene in made}
+    if len(kinds) > 1:
+        raise FateError(f"scenes of {len(kinds)} sensors and lengths were given; on a GPU all must be of one")
     size = min(max(PIXELS // (made[0].sensor.height * made[0].sensor.width), 1), len(made))
     numbers = [range(first, min(first + size, len(made))) for first in range(0, len(made), size)]
     batches: list[SceneShare] = [[(made[number], times_us(made[number])) for number in batch] for batch in numbers]
