@@ -63,6 +63,22 @@ def test_small_truth_and_small_labels_count_neither_way() -> None:
     assert (figures.labels, figures.truth, figures.precision, figures.recall) == (2, 1, 0.5, 1)
 
 
+def test_figures_of_labels_drawn_at_random_are_near_those_of_all() -> None:
+    truth = straight_truth(seed=3)
+    labels = seen(truth, np.arange(20_000, 3_000_000, 5_000), clutter=5.0)
+    quality = Quality(CLASSES)
+    quality.add(labels, truth, labels.labelled_us)
+    every = quality.figures()
+    quality.draw(10**9)
+    assert quality.figures() == every
+    quality.draw(1000)
+    drawn = quality.figures()
+    assert sum(figures.labels for figures in drawn.values()) == 1000 < sum(each.labels for each in every.values())
+    for name, figures in every.items():
+        assert drawn[name].precision == pytest.approx(figures.precision, abs=0.08)
+        assert drawn[name].recall == pytest.approx(figures.recall, abs=0.12)
+
+
 def test_curves_are_the_figures_of_what_is_left_above_each_threshold() -> None:
     truth = straight_truth(seed=3)
     labels = seen(truth, np.arange(20_000, 3_000_000, 20_000), clutter=5.0)

@@ -20,6 +20,7 @@ def densify(
     out: str | None = None,
     check: str | None = None,
     labels: str | None = None,
+    sample: int | None = Option(None, min=1),
     split: str | None = None,
     shard: args.Shard = "1/1",
     track_score: float = 0.3,
@@ -37,7 +38,7 @@ def densify(
     if check is not None:
         if model is not None or labels is None or out is not None:
             raise BadParameter("--check TRUTH goes with --labels DIR and without MODEL, DATASET and --out")
-        _check(check, labels, hz, split, kind, json_file)
+        _check(check, labels, hz, split, kind, sample, json_file)
         return
     if model is None or dataset is None or out is None:
         raise BadParameter("expected MODEL DATASET --out DIR, or --check TRUTH --labels DIR")
@@ -90,8 +91,9 @@ def densify(
 
 
 def _check(
-    truth: str, labels: str, hz: list[str] | None, split: str | None, kind: str | None, json_file: str | None
-) -> None:
+    truth: str, labels: str, hz: list[str] | None, split: str | None, kind: str | None, sample: int | None,
+    json_file: str | None,
+) -> None:  # fmt: skip
     read = [os.path.join(labels, part) for part in ("manifest.json", "labels", "predictions")]
     args.check_outputs({"--json": json_file}, *read, datasets=(truth,))
     with args.bad_usage():
@@ -101,5 +103,5 @@ def _check(
     from fate.workflows.check_labels import check_labels
 
     with args.progress_bar("checking") as update:
-        done = check_labels(labels, truth, rates or None, split=split, kind=kind, progress=update)
+        done = check_labels(labels, truth, rates or None, split=split, kind=kind, sample=sample, progress=update)
     args.write_and_print(done.table(), json_file, done.save)

@@ -75,6 +75,17 @@ class Quality:
         self._truth += np.bincount(exact.class_id[counts], minlength=len(self.classes))
         self._parts.append((labels.class_id[judged].astype(np.int64), score[judged], best[judged], matched[judged]))
 
+    def draw(self, count: int) -> None:
+        """Keep ``count`` labels of all classes, drawn at random with a fixed seed, and the same share of ground truth.
+
+        The paper measures 10 000 labels of each rate. Precision and recall stay the same on average.
+        """
+        class_id, score, best, matched = (np.concatenate(column) for column in zip(*self._parts, strict=True))
+        if len(class_id) > count:
+            chosen = np.random.default_rng(0).choice(len(class_id), count, replace=False)
+            self._truth = np.rint(self._truth * (count / len(class_id))).astype(np.int64)
+            self._parts = [(class_id[chosen], score[chosen], best[chosen], matched[chosen])]
+
     def _is_large(self, boxes: NDArray[np.float32]) -> Bools:
         """Which boxes [N, 4] xyxy are large enough."""
         width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]

@@ -115,6 +115,7 @@ def check_labels(
     *,
     split: str | None = None,
     kind: str | None = None,
+    sample: int | None = None,
     progress: Progress | None = None,
 ) -> LabelCheck:
     """Measure dense labels against exact ground truth or, without it, against the nearest annotated boxes.
@@ -125,6 +126,8 @@ def check_labels(
             left out, and recordings without exact ground truth if others have it (as in simulated datasets).
         hz: rates; all rates of the folder unless given.
         split, kind: see ``fate.densify``.
+        sample: number of labels of each rate that are drawn at random and measured; all unless given. The paper draws
+            10 000.
         progress: called with the share that is done, 0 to 1.
     """
     dataset = as_dataset(dataset, split, kind=kind, usual="train")
@@ -144,7 +147,7 @@ def check_labels(
     curves: dict[float, Curves] = {}
     for number, rate in enumerate(rates):
         part = None if progress is None else scale(progress, number / len(rates), (number + 1) / len(rates))
-        found, curves[rate] = _measure_rate(folder, dataset, used, rate, bool(exact), part)
+        found, curves[rate] = _measure_rate(folder, dataset, used, rate, bool(exact), sample, part)
         rows += found
     rows.sort(key=lambda row: (*SPANS, BESIDE).index(row["span"]))
     return LabelCheck(str(folder.root), dataset.name, len(used), tuple(rows), curves, folder.thresholds)
@@ -156,6 +159,7 @@ def _measure_rate(
     recordings: Sequence[LabelledRecording],
     hz: float,
     exact: bool,
+    sample: int | None,
     progress: Progress | None,
 ) -> tuple[list[dict[str, Any]], Curves]:
     """Rows of one rate, and the curves of its detections."""
@@ -186,6 +190,9 @@ def _measure_rate(
                 detections.add(seen, *annotated_boxes_near(sparse, recording, hz, (0,)))
         if progress is not None:
             progress((number + 1) / len(recordings))
+    if sample is not None:
+        for quality in qualities.values():
+            quality.draw(sample)
     figures = {kind: quality.figures() for kind, quality in qualities.items()}
     rows = []
     for span, name, method in product(spans, dataset.classes, methods):
