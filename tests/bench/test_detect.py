@@ -17,6 +17,7 @@ def events() -> Events:
     return Events(t, *(random.integers(0, top, len(t)) for top in (48, 40, 2)), (40, 48))
 
 
+@pytest.mark.slow
 def test_every_model_rate_and_way_has_its_row_with_all_stages(events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fate.bench.detect.CALLS", 3)
     monkeypatch.setattr("fate.bench.detect.FIRST_CALLS", 1)

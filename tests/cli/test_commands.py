@@ -196,6 +196,7 @@ def test_bench_decode_measures_given_files_and_names_missing_peers(
     assert fate("bench", "decode", path, "--against", "nobody").returncode == 1
 
 
+@pytest.mark.slow
 def test_bench_decode_makes_files_when_none_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "MADE_FORMATS", {"dat": ".dat"})
     monkeypatch.setattr(bench, "MODES", {mode: mode for mode in ("whole", "seek:5000")})

@@ -84,6 +84,7 @@ def test_mistakes_are_one_sentence(drives: Path, tmp_path: Path) -> None:
     assert "cuda:1" in wrong.output
 
 
+@pytest.mark.slow
 def test_bench_train_measures_each_model(drives: Path) -> None:
     words = ["bench", "train", str(drives), "fate-s-nano", "--clips", "2", "--batch", "2", "--device", "cpu",
              "--precision", "float32", "--workers", "0", "--seconds", "0.1"]  # fmt: skip

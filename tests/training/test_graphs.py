@@ -133,7 +133,11 @@ def trained_on(
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize(
     "name",
-    ["fate-s-nano", "s5-vit-nano", "fate-e-tiny", pytest.param("fate-e-tiny without memory", marks=pytest.mark.slow)],
+    [
+        "fate-s-nano",
+        "s5-vit-nano",
+        *(pytest.param(f"fate-e-tiny{more}", marks=pytest.mark.slow) for more in ("", " without memory")),
+    ],
 )
 def test_graphs_change_nothing(drives: Path, device: str, name: str, precision: str) -> None:
     if device == "cpu" and precision == "bf16":

@@ -31,7 +31,7 @@ def test_a_picture_has_a_row_for_each_time_and_a_column_for_each_run(recording: 
     for columns in (1, 2):
         done = fate.compare(
             recording, models[:columns], tmp_path / f"{columns}.png", hz=[20], times_us=[60_000, 100_000],
-            labels=recording.with_name("labels.npz"),
+            labels=recording.with_name("labels.npz"), end_us=150_000,
         )  # fmt: skip
         sizes[columns] = Image.open(done.path).size
         assert len(done.runs) == columns
@@ -46,7 +46,7 @@ def test_a_picture_has_a_row_for_each_time_and_a_column_for_each_run(recording: 
 
 def test_a_video_holds_every_run_and_wrong_requests_are_refused(recording: Path, tmp_path: Path) -> None:
     model = fate.build_model("fate-s-nano", ("car", "pedestrian"), SENSOR)
-    done = fate.compare(recording, [model], tmp_path / "rates.mp4", hz=[20, 100])
+    done = fate.compare(recording, [model], tmp_path / "rates.mp4", hz=[20, 100], end_us=150_000)
     assert sorted(len(run.frames) for run in done.runs.values())[0] > 0
     assert done.path.stat().st_size > 1000
     for wrong, named in (
@@ -56,14 +56,14 @@ def test_a_video_holds_every_run_and_wrong_requests_are_refused(recording: Path,
         ({"times_us": [1]}, "picture"),
         ({"save": tmp_path / "a.png", "times_us": [10**9]}, "1000 s"),
     ):
-        request = {"save": tmp_path / "b.mp4", "hz": [20], **wrong}
+        request = {"save": tmp_path / "b.mp4", "hz": [20], "end_us": 150_000, **wrong}
         with pytest.raises(FateError, match=named):
             fate.compare(recording, [model], **request)
 
 
 def test_the_command_writes_the_picture_and_counts_boxes(recording: Path, tmp_path: Path) -> None:
     given = ["compare", str(recording), "--model", "fate-s-nano", "--hz", "20", "--save", str(tmp_path / "one.png")]
-    result = CliRunner().invoke(app, [*given, "--at", "+50ms", "--device", "cpu"])
+    result = CliRunner().invoke(app, [*given, "--at", "+50ms", "--end", "+150ms", "--device", "cpu"])
     assert result.exit_code == 0, result.output
     assert "fate-s-nano, 20 Hz:" in result.output
     assert (tmp_path / "one.png").exists()

@@ -110,6 +110,7 @@ def test_nothing_run_is_a_table_too(tmp_path: Path) -> None:
     assert not (tmp_path / "labels.png").exists()
 
 
+@pytest.mark.slow
 def test_labels_of_a_recorded_set_stand_on_their_own_where_they_are_judged(tmp_path: Path) -> None:
     path = write_drives(tmp_path)
     document = yaml.safe_load(path.read_text())
