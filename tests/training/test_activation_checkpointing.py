@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fate.models import state as states
-from fate.training.activation_checkpointing import checkpoint_activations
+from fate.training.activation_checkpointing import checkpoint_activations, keep_statistics
 from fate.training.config import Checkpointing
 from fate.training.loop import build
 from tests.training.conftest import small_config
@@ -75,3 +76,23 @@ def test_a_second_choice_replaces_the_first(drives: Path) -> None:
     assert any(module.forward != plain[name] for name, module in detector.named_modules())
     checkpoint_activations(detector, "none")
     assert all(module.forward == plain[name] for name, module in detector.named_modules())
+
+
+def test_statistics_shared_by_several_processes_are_kept_as_well() -> None:
+    """``SyncBatchNorm`` insists on its counter of batches; alone on a CPU, it computes what BatchNorm computes."""
+    from fate.models.necks.hybrid_encoder import CSPRep
+
+    torch.manual_seed(0)
+    plain = nn.Sequential(CSPRep(8, 8, 1.0, 1)).train()
+    shared = nn.SyncBatchNorm.convert_sync_batchnorm(deepcopy(plain))
+    checkpoint_activations(plain, "all")
+    images = torch.randn(2, 8, 6, 6)
+    plain(images).sum().backward()
+    counts = [buffer for name, buffer in plain.named_buffers() if name.endswith("num_batches_tracked")]
+    assert [int(count) for count in counts] == [1] * len(counts)
+    checkpoint_activations(shared, "all")
+    norm = next(module for module in shared.modules() if isinstance(module, nn.SyncBatchNorm))
+    with keep_statistics(shared):
+        assert norm.num_batches_tracked is not None
+        norm.num_batches_tracked.add_(1)
+    assert int(norm.num_batches_tracked) == 0

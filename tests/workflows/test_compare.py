@@ -51,7 +51,7 @@ def test_a_video_holds_every_run_and_wrong_requests_are_refused(recording: Path,
     assert done.path.stat().st_size > 1000
     for wrong, named in (
         ({"save": tmp_path / "a.txt"}, "a.txt"),
-        ({"hz": []}, "no rates"),
+        ({"hz": []}, "at least one"),
         ({"hz": [20, 20]}, "twice"),
         ({"times_us": [1]}, "picture"),
         ({"save": tmp_path / "a.png", "times_us": [10**9]}, "1000 s"),

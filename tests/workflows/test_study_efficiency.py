@@ -23,7 +23,7 @@ def test_published_parameters_and_all_metrics_stand_beside_ours() -> None:
     result = StudyResult(CHANNELS, "gen1", "gen1", (0,), cells, {}, {row.name: 57.16 for row in CHANNELS.rows})
     line = next(line for line in result.table("AP50").splitlines() if "C = 64" in line)
     assert "81.0 [paper 82.3, -1.3]" in line
-    assert "57.16 [paper 57.16, -0.00]" in line or "57.16 [paper 57.16, +0.00]" in line
+    assert "57.160 [paper 57.161, -0.001]" in line
     assert "[paper 56.8, -1.8]" in result.table("AP75")
     assert "paper" not in StudyResult(CHANNELS, "drives", "sim", (0,), cells, {}).table()
 
@@ -36,6 +36,8 @@ def test_latency_is_a_table_of_its_own_with_its_stages() -> None:
     table = result.latency_table()
     assert f"| {row} | 20 | 1.40 [paper 11.40, -10.00] | 0.20 | 1.10 | 0.10 |" in table
     assert "not run" in table
+    on_gpu = StudyResult(EFFICIENCY, "drives", "sim", (0,), cells, {}, latency={row: {20.0: {"model": 1, "total": 1}}})
+    assert f"| {row} | 20 | 1.00 | – | 1.00 | – |" in on_gpu.latency_table()  # one graph, and other detectors
     assert result.to_dict()["latency_ms"][row]["20"]["model"] == 1.1
     assert table in result.text()
 

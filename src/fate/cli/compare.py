@@ -36,6 +36,7 @@ def compare(
         times = [args.parse_time(text) for text in at or ()]
         if palette not in PALETTES:
             raise FateError(f"--palette {palette} was given; there are {', '.join(PALETTES)}")
+        args.check_outputs({"--save": save}, file, labels, binary=("--save",), seeks=("--save",))
     args.check_inputs(file, labels)
     from fate.workflows.compare import compare as run
     from fate.workflows.detect import Look

@@ -42,8 +42,8 @@ def densify(
         return
     if model is None or dataset is None or out is None:
         raise BadParameter("expected MODEL DATASET --out DIR, or --check TRUTH --labels DIR")
-    if labels is not None or json_file is not None:
-        raise BadParameter("--labels and --json go with --check; labels are made in --out")
+    if labels is not None or json_file is not None or sample is not None:
+        raise BadParameter("--labels, --sample and --json go with --check; labels are made in --out")
 
     if as_paper and (without_truth or as_detected or track_score != 0.3):
         raise BadParameter("--as-paper cannot be combined with --without-truth, --as-detected and --track-score")

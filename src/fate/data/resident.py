@@ -120,10 +120,11 @@ class ResidentEvents:
 
     def complete(self, batch: ClipBatch) -> ClipBatch:
         """Add the events to a batch of requests, and to its teacher."""
-        for part in (batch, batch.teacher):
-            if part is not None and isinstance(part.events, WindowRequests):
-                done = part._replace(events=self.batch(part.events))
-                batch = done if isinstance(done, ClipBatch) else batch._replace(teacher=done)
+        teacher = batch.teacher
+        if isinstance(batch.events, WindowRequests):
+            batch = batch._replace(events=self.batch(batch.events))
+        if teacher is not None and isinstance(teacher.events, WindowRequests):
+            batch = batch._replace(teacher=teacher._replace(events=self.batch(teacher.events)))
         return batch
 
 

@@ -76,14 +76,17 @@ class Quality:
         self._parts.append((labels.class_id[judged].astype(np.int64), score[judged], best[judged], matched[judged]))
 
     def draw(self, count: int) -> None:
-        """Keep ``count`` labels of all classes, drawn at random with a fixed seed, and the same share of ground truth.
+        """Keep ``count`` labels of all classes, drawn at random with a fixed seed, and the same share of truth.
 
         The paper measures 10 000 labels of each rate. Precision and recall stay the same on average.
         """
         class_id, score, best, matched = (np.concatenate(column) for column in zip(*self._parts, strict=True))
         if len(class_id) > count:
             chosen = np.random.default_rng(0).choice(len(class_id), count, replace=False)
-            self._truth = np.rint(self._truth * (count / len(class_id))).astype(np.int64)
+            every, kept = (np.bincount(ids, minlength=len(self.classes)) for ids in (class_id, class_id[chosen]))
+            share = np.where(every > 0, kept / np.maximum(every, 1), count / len(class_id))
+            right = np.bincount(class_id[chosen], matched[chosen], len(self.classes))  # chance may draw more of them
+            self._truth = np.maximum(np.rint(self._truth * share), right).astype(np.int64)
             self._parts = [(class_id[chosen], score[chosen], best[chosen], matched[chosen])]
 
     def _is_large(self, boxes: NDArray[np.float32]) -> Bools:

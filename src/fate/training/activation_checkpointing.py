@@ -49,20 +49,22 @@ def _run(block: nn.Module, *inputs: Any) -> Any:
         return forward(*inputs)
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), _keep_statistics(block)
+        return nullcontext(), keep_statistics(block)
 
     # Random states cannot be read during the capture of a CUDA graph, and these blocks draw no random numbers.
     return checkpoint(forward, *inputs, use_reentrant=False, preserve_rng_state=False, context_fn=contexts)
 
 
 @contextmanager
-def _keep_statistics(block: nn.Module) -> Iterator[None]:
+def keep_statistics(block: nn.Module) -> Iterator[None]:
     """Leave the running statistics of BatchNorm layers as they are inside the block."""
     norms = [module for module in block.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
     kept = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
     try:
         for norm in norms:
-            norm.momentum, norm.num_batches_tracked = 0.0, None
+            norm.momentum = 0.0
+            if norm.num_batches_tracked is not None:
+                norm.num_batches_tracked = norm.num_batches_tracked.clone()
         yield
     finally:
         for norm, momentum, count in kept:

@@ -19,6 +19,8 @@ import torch
 from fate.data.clips import Clip, Grid, canonical_steps
 from fate.data.dataset import DataFaults, data_faults
 from fate.data.loading import ClipBatch
+from fate.data.resident import BYTES_PER_EVENT
+from fate.errors import FateError
 from fate.processes import main_memory_mb, peak_memory_mb
 from fate.progress import Progress, ignore
 from fate.text import duration, plural
@@ -103,7 +105,8 @@ class DryRun:
         if changes := changed_settings(self.given, config):
             lines.append(f"the given settings do not fit in memory; these do, and were tried: {changes}")
         if self.tried != size:
-            tried = f"{self.tried} of the {size} clips of a batch were tried, to be quick"
+            reason = "to be quick" if parts.device == "cpu" else "the share of one process"
+            tried = f"{self.tried} of the {size} clips of a batch were tried, {reason}"
             lines.append(f"time and memory are estimates: {tried}")
         return [*lines, *(f"dataset: {fault}" for fault in self.faults.shown)]
 
@@ -111,13 +114,28 @@ class DryRun:
 def dry_run(config: TrainConfig, progress: Progress = ignore) -> DryRun:
     """Build everything, train on one or two batches, and predict time and memory; ``progress`` takes texts."""
     need_lightning()
-    parts, given = build(config), config
+    given, processes = config, config.run.devices * config.run.nodes
+    parts = build(config)
     size, limit = config.batch_size, memory_limit_gb(parts.device)
     progress(0, None, f"loading a batch of {size} clips of {config.data.steps} windows")
-    counts = (max(size // 8, 1), max(size // 4, 2)) if parts.device == "cuda" else (1, 2)
-    tries = load_tries(parts, counts)
+    counts: Sequence[int] = (1, 2)
     if parts.device == "cuda":
-        found, parts, largest = _try_gpu(parts, tries, counts, limit, progress)
+        counts = (max(size // 8, 1), min(max(size // 4, 2), size)) if processes == 1 else (size // processes,)
+    tries = load_tries(parts, counts)
+    if limit is not None and parts.resident:
+        limit -= sum(recording.num_events for recording in parts.dataset.labelled) * BYTES_PER_EVENT / 1e9
+    largest = None
+    if parts.device == "cuda" and processes == 1:
+        found, parts, tries, largest = _try_gpu(parts, tries, (counts[0], counts[1]), limit, progress)
+    elif parts.device == "cuda":
+        progress(0, None, f"training on {size // processes} of {size} clips, the share of one process")
+        try:
+            found = measure_steps(parts, tries.batches[size // processes])
+        except torch.OutOfMemoryError:
+            raise FateError(
+                f"{size // processes} clips, the share of one process, do not fit in the memory of a GPU; save memory"
+                " with run.activation_checkpointing=all, or with smaller batches and run.accumulate=2"
+            ) from None
     else:
         measured: dict[int, float] = {}
         for count in sorted({min(count, size) for count in counts}):
@@ -127,7 +145,8 @@ def dry_run(config: TrainConfig, progress: Progress = ignore) -> DryRun:
                 measured[count] = found.memory_gb
         memory = predict_memory(measured, size) if measured else None
         found = Measured(count, found.step_s * size / count, found.window_s, memory)
-        largest = largest_batch(measured, limit) if len(measured) > 1 and limit is not None else None
+        grows = len(measured) > 1 and measured[max(measured)] > measured[min(measured)]
+        largest = largest_batch(measured, limit) if grows and limit is not None else None
     return DryRun(
         parts=parts,
         given=given,
@@ -145,7 +164,7 @@ def dry_run(config: TrainConfig, progress: Progress = ignore) -> DryRun:
 
 def _try_gpu(
     parts: TrainingParts, tries: Tries, counts: tuple[int, int], limit: float | None, progress: Progress
-) -> tuple[Measured, TrainingParts, int | None]:
+) -> tuple[Measured, TrainingParts, Tries, int | None]:
     """Find settings that fit on the GPU, and measure a whole batch with them."""
     size = parts.config.batch_size
 
@@ -165,9 +184,9 @@ def _try_gpu(
         fit = find_fit(parts.config, memory_of, (min(counts), max(counts)), limit)
         fitting = build(fit.config)
         progress(0, None, f"training on a whole batch of {fit.config.batch_size} clips")
-        whole = load_tries(fitting, (fit.config.batch_size,)).batches[fit.config.batch_size]
+        whole = load_tries(fitting, (fit.config.batch_size,))
         try:
-            return measure_steps(fitting, whole), fitting, fit.largest
+            return measure_steps(fitting, whole.batches[fit.config.batch_size]), fitting, whole, fit.largest
         except torch.OutOfMemoryError:  # the prediction was too low
             limit *= 0.9
 

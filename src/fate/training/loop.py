@@ -250,8 +250,9 @@ def train(
                 kill(KILL_SIGNAL)  # the processes that this one has started would wait for it
             if isinstance(error, torch.OutOfMemoryError):
                 raise FateError(
-                    f"a batch of {requested.batch_size} clips of {requested.data.steps} windows does not fit in the"
-                    " memory of the GPU; fate train --dry-run with the same settings finds some that fit"
+                    f"the GPU has too little memory for a batch of {requested.batch_size} clips of"
+                    f" {requested.data.steps} windows; fate train --dry-run with the same settings finds settings that"
+                    " fit, and data.resident_gb=0 keeps no events on the GPU"
                 ) from error
             raise
         if checkpoints.failed and engine.is_global_zero:

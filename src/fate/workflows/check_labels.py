@@ -68,6 +68,7 @@ class LabelCheck:
     rows: tuple[dict[str, Any], ...]  #: span, hz, method, class, and the values of ``Figures``
     detections: dict[float, Curves]  #: by rate: of the detections before tracking, over their score
     thresholds: dict[str, float]  #: lowest score of a label, by class
+    sample: int | None = None  #: number of labels of each rate that were drawn at random; None for all
 
     @property
     def truth(self) -> str:
@@ -81,6 +82,8 @@ class LabelCheck:
             "A label is right at IoU ≥ 0.5; annotated times are left out."
             " Same recall: precision of the surest labels that find as much as interpolation does.",
         ]
+        if self.sample is not None:
+            lines[1] += f" Of each rate, {self.sample} labels were drawn at random, and the same share of the truth."
         for span in dict.fromkeys(row["span"] for row in self.rows):
             cells = []
             for row in (row for row in self.rows if row["span"] == span):
@@ -130,6 +133,8 @@ def check_labels(
             10 000.
         progress: called with the share that is done, 0 to 1.
     """
+    if sample is not None and sample < 1:
+        raise FateError(f"sample={sample} was given; expected a number of labels, at least 1")
     dataset = as_dataset(dataset, split, kind=kind, usual="train")
     folder = labels if isinstance(labels, DenseLabels) else open_dense_labels(labels)
     if folder.classes != tuple(dataset.classes):
@@ -150,7 +155,7 @@ def check_labels(
         found, curves[rate] = _measure_rate(folder, dataset, used, rate, bool(exact), sample, part)
         rows += found
     rows.sort(key=lambda row: (*SPANS, BESIDE).index(row["span"]))
-    return LabelCheck(str(folder.root), dataset.name, len(used), tuple(rows), curves, folder.thresholds)
+    return LabelCheck(str(folder.root), dataset.name, len(used), tuple(rows), curves, folder.thresholds, sample)
 
 
 def _measure_rate(

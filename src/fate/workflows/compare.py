@@ -26,7 +26,7 @@ from fate.inference.stream_types import THRESHOLD, StreamFrame
 from fate.progress import Progress, name_part
 from fate.view.drawing import draw_boxes, draw_events, enlargement, label_boxes, side_by_side
 from fate.view.rendering import render_comparison
-from fate.whole_files import write_whole
+from fate.whole_files import find_target, write_whole
 from fate.workflows.detect import Detected, Look, detect, part_of
 
 Picture = NDArray[np.uint8]
@@ -86,45 +86,71 @@ def compare(
     target, shown = Path(save), look or Look()
     if target.suffix not in (".mp4", ".png"):
         raise FateError(f"{target}: expected a video, .mp4, or a picture, .png")
-    if not models or not hz:
-        raise FateError("no detectors or no rates were given to compare; give at least one of each")
+    if isinstance(models, str) or not models or not hz:
+        raise FateError("expected a list of detectors and a list of rates to compare, at least one of each")
+    if len(set(hz)) < len(hz):
+        raise FateError(
+            f"rates {', '.join(f'{rate:g}' for rate in hz)} were given, some of them twice; give each rate once"
+        )
     if target.suffix == ".mp4" and (times_us or labels is not None):
         raise FateError(f"times or labels were given for {target}; they are for a picture: give a file.png")
+    find_target(target)
     detectors = [model if isinstance(model, StreamingDetector) else load_detector(model, device) for model in models]
+    classes = detectors[0].classes
+    other = next((detector for detector in detectors if tuple(detector.classes) != tuple(classes)), None)
+    if other is not None:
+        raise FateError(
+            f"detectors of different classes were given: {', '.join(classes)}, and {other.name} has"
+            f" {', '.join(other.classes)}; expected the same classes in the same order"
+        )
+    pairs = list(product(zip(detectors, _names(models, detectors), strict=True), hz))
     runs: dict[str, Detected] = {}
-    with (
-        nullcontext(file) if isinstance(file, Recording) else open_recording(file, **(open_options or {})) as recording
-    ):
+    opened = nullcontext(file) if isinstance(file, Recording) else open_recording(file, **(open_options or {}))
+    with opened as recording:
         recording.refuse_empty()
         first, last = part_of(recording, start_us, end_us)
-        for detector, rate in product(detectors, hz):
-            caption = f"{detector.name}, {rate:g} Hz"
-            if caption in runs:
-                raise FateError(f"{caption} was given twice; give each detector and each rate once")
-            runs[caption] = detect(
-                recording, detector, rate, window_us=window_us, threshold=threshold, start_us=first, end_us=last,
-                progress=name_part(progress, caption),
-            )  # fmt: skip
-        if target.suffix == ".mp4":
-            frames = [(caption, run.frames) for caption, run in runs.items()]
-            render_comparison(
-                recording, target, frames, **asdict(shown), classes=detectors[0].classes, start_us=first, end_us=last,
-                progress=name_part(progress, "drawing"),
-            )  # fmt: skip
-            return Comparison(target, runs, ())
-        begin, end = first or recording.start_us, last or recording.end_us
+        begin = recording.start_us if first is None else first
+        end = recording.end_us if last is None else last
         times = tuple(times_us) or tuple(begin + (end - begin) * row // (ROWS + 1) for row in range(1, ROWS + 1))
         outside = [time for time in times if not begin <= time <= end]
         if outside:
             raise FateError(
-                f"the time {outside[0] / 1e6:g} s was given; expected times from {begin / 1e6:g} to {end / 1e6:g} s"
+                f"the time {outside[0] / 1e6:g} s was given; expected times from {begin / 1e6:g} to {end / 1e6:g} s, by"
+                " the clock of the recording"
             )
-        truth = None if labels is None else read_labels(labels, sensor=recording.sensor, classes=detectors[0].classes)
-        rows = [_draw_row(recording, time, runs, truth, detectors[0].classes, shown) for time in times]
+        truth = None if labels is None else read_labels(labels, sensor=recording.sensor, classes=classes)
+        for (detector, name), rate in pairs:
+            runs[f"{name}, {rate:g} Hz"] = detect(
+                recording, detector, rate, window_us=window_us, threshold=threshold, start_us=first, end_us=last,
+                progress=name_part(progress, f"{name}, {rate:g} Hz"),
+            )  # fmt: skip
+        if target.suffix == ".mp4":
+            frames = [(caption, run.frames) for caption, run in runs.items()]
+            render_comparison(
+                recording, target, frames, **asdict(shown), classes=classes, start_us=first, end_us=last,
+                progress=name_part(progress, "drawing"),
+            )  # fmt: skip
+            return Comparison(target, runs, ())
+        rows = [_draw_row(recording, time, runs, truth, classes, shown) for time in times]
         png = BytesIO()
         Image.fromarray(np.concatenate(rows)).save(png, "PNG")
         write_whole(target, png.getvalue())
     return Comparison(target, runs, times)
+
+
+def _names(models: Sequence[Model], detectors: Sequence[StreamingDetector]) -> list[str]:
+    """A name for each detector: its own, or folder and name of its file if two have the same."""
+    names = [detector.name for detector in detectors]
+    if len(set(names)) < len(names):
+        paths = [Path(model) if isinstance(model, str | os.PathLike) else None for model in models]
+        names = [
+            name if path is None else f"{path.parent.name}/{name}" for path, name in zip(paths, names, strict=True)
+        ]
+    if len(set(names)) < len(names):
+        raise FateError(
+            f"{next(name for name in names if names.count(name) > 1)} was given twice; give each detector once"
+        )
+    return names
 
 
 def _draw_row(

@@ -48,6 +48,7 @@ class FullScale(NamedTuple):
     """The real dataset: hours of recording in each split."""
 
     train_h: float
+    val_h: float
     test_h: float
 
 
@@ -56,7 +57,7 @@ def full_scale(dataset: str) -> FullScale:
     counts = EXPECTED_RECORDINGS["gen1"]
     hours = sum(counts.values()) * RECORDING_S / 3600
     scale = EXPECTED_HOURS.get(dataset, hours) / hours
-    return FullScale(*(counts[split] * RECORDING_S / 3600 * scale for split in ("train", "test")))
+    return FullScale(*(counts[split] * RECORDING_S / 3600 * scale for split in ("train", "val", "test")))
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ class Stage:
     disk_gb: float  #: size of what it wrote
     done: float  #: work that was done, in ``unit``
     full: float  #: work of the full scale
-    unit: str  #: "steps" or "hours of recording"
-    rate: float  #: work per second after the start
+    unit: str  #: "steps", or "hours" of recording
+    rate: float  #: work per second; commands that read recordings include their start
     waiting: float | None = None  #: share of the time that training waits for data
 
     @property
@@ -134,10 +135,10 @@ class RehearsalRequest:
                 raise FateError(
                     f"{name} {given!r} was given; expected {' or '.join(known)}{suggest_name(given, known)}"
                 )
-        if self.recordings < 6 or self.steps < 4 * EPOCHS:
+        if self.recordings < 6 or self.steps < 4 * EPOCHS or self.steps % EPOCHS:
             raise FateError(
                 f"{self.recordings} recordings and {self.steps} steps were given; expected at least 6 recordings, three"
-                f" of which get faults, and at least {4 * EPOCHS} steps"
+                f" of which get faults, and a multiple of {EPOCHS} steps, at least {4 * EPOCHS}"
             )
 
 
@@ -168,8 +169,9 @@ class _Rehearsed:
         self.known: dict[str, Any] = {"request": asked}
         if self.file.exists():
             self.known = read_object(self.file, "the measurements of a rehearsal; delete it to rehearse again")
-        if self.known["request"] != asked:
-            raise FateError(f"{self.file}: made with other arguments ({self.known['request']}); use another folder")
+        if self.known.get("request") != asked:
+            before = self.known.get("request")
+            raise FateError(f"{self.file}: made with other arguments ({before}); use another folder")
 
     def run(self) -> Rehearsal:
         """Run every command that is not done."""
@@ -224,11 +226,13 @@ class _Rehearsed:
     def _named_faults(self, prepared: Path) -> list[str]:
         """Check that training names every fault and refuses to start; return the faults."""
         command = ["train", f"{self.request.dataset}/{self.request.model}-20hz", f"data.path={prepared}"]
+        command += ["run.epochs=1", "run.epoch_steps=1"]  # short, should it not be refused
         refused = self._run(*command, "--out", str(self.folder / "runs" / "refused"), fails=True)
         lines = [line for line in refused["printed"].splitlines() if line.startswith("dataset: ")]
         unnamed = [name for name in self.known["damaged"] if not any(name in line for line in lines)]
         if unnamed:
-            raise FateError(f"training did not name the faults of {', '.join(unnamed)} before it started")
+            last = refused["printed"].strip().splitlines()[-1]
+            raise FateError(f"training did not name the faults of {', '.join(unnamed)} before it started: {last}")
         return lines
 
     def _stage(self, name: str, command: Sequence[str], written: Path) -> Stage:
@@ -243,7 +247,7 @@ class _Rehearsed:
         measured = self._once(name, measure)
         recordings = open_dataset(self.folder / "prepared", split).labelled
         hours = sum(each.end_us - each.start_us for each in recordings) / 3.6e9
-        full = {"test": self.full.test_h, "train": self.full.train_h, None: self.full.train_h + self.full.test_h}[split]
+        full = {"test": self.full.test_h, "train": self.full.train_h, None: sum(self.full)}[split]
         return Stage(
             name, f"fate {' '.join(command)}", measured["seconds"], measured["memory_gb"], measured["gpu_gb"],
             measured["disk_gb"], hours, full, "hours", hours / measured["seconds"],
@@ -252,7 +256,9 @@ class _Rehearsed:
     def _train(self, name: str, config: str, data: Path, runs: Path, settings: Sequence[str]) -> Stage:
         """Train one phase for a few steps, once, with settings that fit in memory."""
         request, run = self.request, runs / name.replace(" ", "-")
-        common = [f"data.path={data}", f"data.workers={request.workers}", f"run.device={request.device}"]
+        # The sample would fit on the GPU, the real dataset does not: events are read from disk, as they will be.
+        common = [f"data.path={data}", "data.resident_gb=0", f"data.workers={request.workers}"]
+        common += [f"run.device={request.device}"]
         common += [*request.settings, *settings]
         found = self._once(f"settings of {name}", lambda: self._fitting(config, common))
         short = [f"run.epochs={EPOCHS}", f"run.epoch_steps={request.steps // EPOCHS}", "run.log_every=5"]
@@ -307,12 +313,19 @@ def step_speed(metrics: Path, steps: int) -> Speed:
 
 def damage(folder: Path) -> list[str]:
     """Remove a recording, cut another, and add a label beyond the end of a third; return their names."""
-    recordings = sorted(folder.glob("*_td.dat"))[:3]
+    named = {
+        file: file.with_name(file.name.replace("_td.dat", "_bbox.npy")) for file in sorted(folder.glob("*_td.dat"))
+    }
+    recordings = [file for file, labels in named.items() if labels.exists() and len(np.load(labels))][:3]
+    if len(recordings) < 3:
+        raise FateError(
+            f"{folder}: {len(recordings)} recordings have boxes; expected 3 for faults: simulate longer ones"
+        )
     gone, cut, late = recordings
     gone.unlink()
     with cut.open("r+b") as file:
         file.truncate(cut.stat().st_size // 2 + 3)
-    labels_file = late.with_name(late.name.replace("_td.dat", "_bbox.npy"))
+    labels_file = named[late]
     boxes = np.load(labels_file)
     beyond = boxes[-1:].copy()
     beyond[boxes.dtype.names[0]] += 3_600_000_000

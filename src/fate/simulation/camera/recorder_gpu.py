@@ -6,7 +6,6 @@ GPU stretch by stretch, and finishes all recordings of a batch at once: jitter, 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -20,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
-from fate.processes import worker_context
+from fate.processes import allowed_processors, worker_context
 from fate.simulation.arrays import Float32, Int64
 from fate.simulation.camera import noise
 from fate.simulation.camera.camera_model import CameraModel
@@ -112,6 +111,8 @@ def prepare_in_workers(batches: list[SceneShare], workers: int, device: str) -> 
             try:
                 received = [next(messages) for _ in range(-(-len(scenes) // workers) * workers)]
             except RuntimeError as error:
+                if "exited unexpectedly" not in str(error) and "killed" not in str(error):
+                    raise
                 raise FateError(
                     f"a process that prepares scenes has ended before its work was done ({error}); there may be too"
                     " little memory: give fewer threads=N"
@@ -190,7 +191,7 @@ def record_on_gpu(
     size = min(max(PIXELS // (made[0].sensor.height * made[0].sensor.width), 1), len(made))
     numbers = [range(first, min(first + size, len(made))) for first in range(0, len(made), size)]
     batches: list[SceneShare] = [[(made[number], times_us(made[number])) for number in batch] for batch in numbers]
-    prepared = prepare_in_workers(batches, threads or max((os.cpu_count() or 2) - 1, 1), device)
+    prepared = prepare_in_workers(batches, threads or max(allowed_processors() - 1, 1), device)
     for batch, share in zip(numbers, batches, strict=True):
         yield from _record_batch(batch, [scene for scene, _ in share], prepared, torch.device(device))
 

@@ -24,7 +24,6 @@ from fate.data.opening import open_dataset
 from fate.densify.making import densify
 from fate.densify.tracklets import TrackletOptions, paper_options
 from fate.evaluation.evaluate import evaluate
-from fate.formats.opening import open_recording
 from fate.inference.loading import load_detector
 from fate.inference.running import at_once
 from fate.json_files import read_object
@@ -129,7 +128,8 @@ class Runner:
         if missing and may_run:
             self.report(f"{recipe}: latency at {', '.join(f'{hz:g}' for hz in missing)} Hz")
             detector = load_detector(self.weights_of(recipe, 0), self.where)
-            with open_recording(self.dataset.split("test").recordings[0].events_file) as recording:
+            first = self.dataset.split("test").labelled[0]
+            with first.event_options.open(first.events_file) as recording:
                 for hz in missing:
                     end_us = recording.start_us + LATENCY_WINDOWS * round(1e6 / hz)
                     spent = detect(recording, detector, hz, end_us=min(end_us, recording.end_us)).summary["latency_ms"]

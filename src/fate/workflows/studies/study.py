@@ -64,7 +64,7 @@ def study(
         path = _simulate(path, Path(out), chosen.device, progress)
     opened = open_dataset(path)
     runner, recipes = _make_runner(chosen, path, opened.kind, out, progress)
-    may_run, problem = True, ""
+    may_run, may_measure, problem = True, True, ""
     if chosen.jobs > 1 and chosen.study.kind == "labels":
         runner.report(f"{chosen.jobs} jobs were asked for; {name} runs one at a time")
     elif chosen.jobs > 1:
@@ -75,12 +75,16 @@ def study(
             try:
                 cells[row][seed] = runner.figures(recipe, seed, may_run and chosen.is_requested(row, seed))
             except StudyStoppedError:
-                may_run = False
+                may_run = may_measure = False
     used = {part for recipe in recipes.values() for part in read_recipe(recipe).needed()}
     kind = LabelStudyResult if chosen.study.kind == "labels" else StudyResult
     seeds = tuple(range(chosen.seeds))
     sizes = {row: runner.million_parameters(recipe) for row, recipe in recipes.items()}
-    latency = {row: found for row, recipe in recipes.items() if (found := runner.latency(recipe, may_run))}
+    latency = {
+        row: found
+        for row, recipe in recipes.items()
+        if (found := runner.latency(recipe, may_measure and chosen.is_requested(row, 0)))
+    }
     hours = runner.hours(used, chosen.seeds)
     result = kind(chosen.study, opened.name, opened.kind, seeds, cells, hours, sizes, latency)
     result.save(runner.out)

@@ -72,16 +72,24 @@ class StudyResult:
 
     def latency_table(self) -> str:
         """The median time of a window by rate, all stages and each; empty for other studies."""
-        if not self.latency:
+        if self.study.kind != "efficiency":
             return ""
         rows = []
         for row in self.study.rows:
             found = self.latency.get(row.name, {})
             for hz in self.study.rates:
-                stages = found.get(hz)
+                stages, published = found.get(hz), row.latency_ms if self.kind == "gen1" else None
                 cells = [row.name, f"{hz:g}"]
-                cells.append("not run" if stages is None else _beside_paper(stages["total"], None, row.latency_ms, 2))
-                rows.append([*cells, *("" if stages is None else f"{stages[name]:.2f}" for name in LATENCY_STAGES)])
+                cells.append("not run" if stages is None else _beside_paper(stages["total"], None, published, 2))
+                rows.append(
+                    [
+                        *cells,
+                        *(
+                            "" if stages is None else f"{stages[name]:.2f}" if name in stages else "–"
+                            for name in LATENCY_STAGES
+                        ),
+                    ]
+                )
         header = ["", "Hz", "ms per window", *LATENCY_STAGES]
         title = "Latency: events to boxes, median; the paper's figures are on an NVIDIA T4"
         return f"{title}\n\n{format_markdown_table(header, rows)}"
@@ -114,7 +122,7 @@ class StudyResult:
         """Millions of parameters, beside the paper's if the dataset is one of the paper's."""
         published = row.parameters if self.kind in row.published else None
         known = self.parameters.get(row.name)
-        return "–" if known is None else _beside_paper(known, None, published, 2)
+        return "–" if known is None else _beside_paper(known, None, published, 3)
 
     def _cell(self, row: Row, hz: float, metric: str) -> str:
         found = self.mean(row.name, hz, metric)
