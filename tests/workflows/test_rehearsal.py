@@ -67,7 +67,7 @@ def test_memory_of_child_processes_is_known_on_linux() -> None:
 
 @pytest.mark.slow
 def test_a_rehearsal_measures_every_command_and_continues(tmp_path: Path) -> None:
-    request = RehearsalRequest("gen1", recordings=9, seconds=1.5, steps=20, device="cpu", workers=0, settings=SMALL)
+    request = RehearsalRequest("gen1", recordings=6, seconds=1.5, steps=20, device="cpu", workers=0, settings=SMALL)
     said: list[str] = []
     found = rehearse(request, tmp_path, lambda done, total=1.0, text="", part="", /: said.append(text))
     assert [stage.name for stage in found.stages] == [
