@@ -136,13 +136,10 @@ def build(config: TrainConfig) -> TrainingParts:
     return TrainingParts(config, dataset, validation, detector, strategy, plan, device)
 
 
-def _make_detector(requested: ModelConfig, dataset: Dataset) -> Detector:
-    """The detector of the configuration, with random weights or with those of another run.
-
-    A detector with a memory may start from one without (EvRT-DETR's second stage).
-    """
+def fresh_detector(requested: ModelConfig, dataset: Dataset) -> Detector:
+    """The detector of a configuration for the classes and the sensor of a dataset, with random weights."""
     try:
-        detector = build_model(
+        return build_model(
             requested.name, dataset.classes, dataset.sensor, encoder=requested.encoder,
             encoder_options=requested.encoder_options, stem=requested.stem, **requested.options,
         )  # fmt: skip
@@ -153,7 +150,14 @@ def _make_detector(requested: ModelConfig, dataset: Dataset) -> Detector:
             f"model.options = {requested.options} and model.encoder_options = {requested.encoder_options} were given;"
             f" expected values of other types ({error})"
         ) from None
-    path = requested.weights
+
+
+def _make_detector(requested: ModelConfig, dataset: Dataset) -> Detector:
+    """The detector of a configuration, with random weights or with those of another run.
+
+    A detector with a memory may start from one without (EvRT-DETR's second stage).
+    """
+    detector, path = fresh_detector(requested, dataset), requested.weights
     if path is None:
         return detector
     given = load_trained(path)

@@ -84,40 +84,17 @@ def compare(
         >>> fate.compare("drive.raw", ["fate-s-nano", "fate-e-tiny"], "both.mp4", hz=[200])      # doctest: +SKIP
     """
     target, shown = Path(save), look or Look()
-    if target.suffix not in (".mp4", ".png"):
-        raise FateError(f"{target}: expected a video, .mp4, or a picture, .png")
-    if isinstance(models, str) or not models or not hz:
-        raise FateError("expected a list of detectors and a list of rates to compare, at least one of each")
-    if len(set(hz)) < len(hz):
-        raise FateError(
-            f"rates {', '.join(f'{rate:g}' for rate in hz)} were given, some of them twice; give each rate once"
-        )
-    if target.suffix == ".mp4" and (times_us or labels is not None):
-        raise FateError(f"times or labels were given for {target}; they are for a picture: give a file.png")
+    _check_request(target, models, hz, for_picture=bool(times_us) or labels is not None)
     find_target(target)
     detectors = [model if isinstance(model, StreamingDetector) else load_detector(model, device) for model in models]
-    classes = detectors[0].classes
-    other = next((detector for detector in detectors if tuple(detector.classes) != tuple(classes)), None)
-    if other is not None:
-        raise FateError(
-            f"detectors of different classes were given: {', '.join(classes)}, and {other.name} has"
-            f" {', '.join(other.classes)}; expected the same classes in the same order"
-        )
+    classes = _shared_classes(detectors)
     pairs = list(product(zip(detectors, _names(models, detectors), strict=True), hz))
     runs: dict[str, Detected] = {}
     opened = nullcontext(file) if isinstance(file, Recording) else open_recording(file, **(open_options or {}))
     with opened as recording:
         recording.refuse_empty()
         first, last = part_of(recording, start_us, end_us)
-        begin = recording.start_us if first is None else first
-        end = recording.end_us if last is None else last
-        times = tuple(times_us) or tuple(begin + (end - begin) * row // (ROWS + 1) for row in range(1, ROWS + 1))
-        outside = [time for time in times if not begin <= time <= end]
-        if outside:
-            raise FateError(
-                f"the time {outside[0] / 1e6:g} s was given; expected times from {begin / 1e6:g} to {end / 1e6:g} s, by"
-                " the clock of the recording"
-            )
+        times = _row_times(recording, first, last, times_us)
         truth = None if labels is None else read_labels(labels, sensor=recording.sensor, classes=classes)
         for (detector, name), rate in pairs:
             runs[f"{name}, {rate:g} Hz"] = detect(
@@ -136,6 +113,47 @@ def compare(
         Image.fromarray(np.concatenate(rows)).save(png, "PNG")
         write_whole(target, png.getvalue())
     return Comparison(target, runs, times)
+
+
+def _check_request(target: Path, models: Sequence[Model], hz: Sequence[float], for_picture: bool) -> None:
+    """Refuse what cannot be compared or written, before anything is loaded."""
+    if target.suffix not in (".mp4", ".png"):
+        raise FateError(f"{target}: expected a video, .mp4, or a picture, .png")
+    if isinstance(models, str) or not models or not hz:
+        raise FateError("expected a list of detectors and a list of rates to compare, at least one of each")
+    if len(set(hz)) < len(hz):
+        raise FateError(
+            f"rates {', '.join(f'{rate:g}' for rate in hz)} were given, some of them twice; give each rate once"
+        )
+    if target.suffix == ".mp4" and for_picture:
+        raise FateError(f"times or labels were given for {target}; they are for a picture: give a file.png")
+
+
+def _shared_classes(detectors: Sequence[StreamingDetector]) -> Sequence[str]:
+    """The classes of all detectors; refuses detectors whose classes differ."""
+    classes = detectors[0].classes
+    for other in detectors:
+        if tuple(other.classes) != tuple(classes):
+            raise FateError(
+                f"detectors of different classes were given: {', '.join(classes)}, and {other.name} has"
+                f" {', '.join(other.classes)}; expected the same classes in the same order"
+            )
+    return classes
+
+
+def _row_times(
+    recording: Recording, first_us: int | None, last_us: int | None, given: Sequence[int]
+) -> tuple[int, ...]:
+    """The times of the rows of a picture: the given ones, or some that are evenly spaced in the part."""
+    begin = recording.start_us if first_us is None else first_us
+    end = recording.end_us if last_us is None else last_us
+    for time in given:
+        if not begin <= time <= end:
+            raise FateError(
+                f"the time {time / 1e6:g} s was given; expected times from {begin / 1e6:g} to {end / 1e6:g} s, by the"
+                " clock of the recording"
+            )
+    return tuple(given) or tuple(begin + (end - begin) * row // (ROWS + 1) for row in range(1, ROWS + 1))
 
 
 def _names(models: Sequence[Model], detectors: Sequence[StreamingDetector]) -> list[str]:

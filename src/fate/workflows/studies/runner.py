@@ -29,10 +29,9 @@ from fate.inference.running import at_once
 from fate.json_files import read_object
 from fate.models.checkpoints import load_model, read_card
 from fate.models.nms import Score
-from fate.models.zoo import build_model
 from fate.progress import Progress
 from fate.training.config import TrainConfig, make_config, read_config
-from fate.training.loop import train
+from fate.training.loop import fresh_detector, train
 from fate.view.evaluation_pictures import draw_samples
 from fate.whole_files import write_whole
 from fate.workflows.check_labels import check_labels
@@ -106,11 +105,7 @@ class Runner:
 
     def million_parameters(self, recipe: str) -> float:
         """The number of parameters of a recipe's detector, in millions."""
-        model = self.config(recipe, 0).model
-        detector = build_model(
-            model.name, self.dataset.classes, self.dataset.sensor, encoder=model.encoder,
-            encoder_options=model.encoder_options, stem=model.stem, **model.options,
-        )  # fmt: skip
+        detector = fresh_detector(self.config(recipe, 0).model, self.dataset)
         return sum(weight.numel() for weight in detector.parameters()) / 1e6
 
     def latency(self, recipe: str, may_run: bool) -> dict[float, dict[str, float]]:

@@ -79,7 +79,8 @@ def study(
     used = {part for recipe in recipes.values() for part in read_recipe(recipe).needed()}
     kind = LabelStudyResult if chosen.study.kind == "labels" else StudyResult
     seeds = tuple(range(chosen.seeds))
-    sizes = {row: runner.million_parameters(recipe) for row, recipe in recipes.items()}
+    sized = {} if chosen.study.kind == "labels" else recipes  # the table of labels does not show sizes
+    sizes = {row: runner.million_parameters(recipe) for row, recipe in sized.items()}
     latency = {
         row: found
         for row, recipe in recipes.items()
