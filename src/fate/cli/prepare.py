@@ -15,13 +15,17 @@ def prepare(
     source: str = Argument(),
     target: str = Argument(),
     no_hash: bool = False,
+    compact: bool = False,
     allow_missing: bool = False,
     workers: int | None = Option(None, min=1, max=256),
 ) -> None:
     from fate.inspection.prepare import prepare as go_through
 
-    with args.progress_bar("preparing") as update:
-        done = go_through(kind, source, target, workers=workers, hashed=not no_hash, progress=update)
+    with args.progress_bar("preparing") as update, args.progress_bar("writing compact files") as written:
+        done = go_through(
+            kind, source, target, workers=workers, hashed=not no_hash, compact=compact, progress=update,
+            compacting=written,
+        )  # fmt: skip
     print(done.text(), flush=True)
     if done.missing and not allow_missing:
         raise FateError(

@@ -38,6 +38,7 @@ KINDS = {
     "boxes": "have boxes that look wrong",
     "cut": "end early",
     "missing": "are missing",
+    "compact": "have lost their compact files; their events are read in place",
     "other": "have other faults",
 }
 

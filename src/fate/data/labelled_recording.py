@@ -23,9 +23,10 @@ import numpy as np
 from fate.boxes.labels import Labels
 from fate.data.box_files import Boxes, Clock, load_boxes, read_box_file, small_sensor
 from fate.data.class_maps import ClassMap
+from fate.data.compact_files import CompactFile
 from fate.errors import FateError, FormatError
 from fate.events.events import Events, Sensor
-from fate.events.window import Window, align_start
+from fate.events.window import MAX_TIME_US, Window, align_start
 from fate.formats.opening import open_recording, open_source
 from fate.formats.recording import Recording, describe_tail
 from fate.formats.source import Bookmark, Options
@@ -117,16 +118,27 @@ class EventReader(AbstractContextManager["EventReader"]):
     """
 
     def __init__(self, source: LabelledRecording) -> None:
-        self.source, self.recording = source, source.event_options.open(source.events_file)
-        try:
-            check_recording(self.recording)
+        self.source, self.sensor = source, source.sensor
+        self.compact = None if source.compact_file is None else CompactFile.open(source.compact_file, source.sensor)
+        if self.compact is None:
             self.sensor = small_sensor(self.recording.sensor, source.downscale)
+
+    @cached_property
+    def recording(self) -> Recording:
+        """The recording itself. It is opened on first use if there is a compact file."""
+        opened = self.source.event_options.open(self.source.events_file)
+        try:
+            check_recording(opened)
         except BaseException:
-            self.close()
+            opened.close()
             raise
+        return opened
 
     def read(self, start_us: int | None = None, end_us: int | None = None) -> Events:
         """Events with ``start_us <= t < end_us``; without bounds, all of them."""
+        if self.compact is not None:
+            bounds = (-MAX_TIME_US if start_us is None else start_us, MAX_TIME_US if end_us is None else end_us)
+            return self.compact.read(*bounds)
         return self._downscale(self.recording.read(start_us, end_us))
 
     def windows(self, hz: float | None = None, **more: Any) -> Iterator[tuple[Window, Events]]:
@@ -142,7 +154,8 @@ class EventReader(AbstractContextManager["EventReader"]):
 
     def close(self) -> None:
         """Close the file."""
-        self.recording.close()
+        if "recording" in self.__dict__:
+            self.recording.close()
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -165,6 +178,7 @@ class LabelledRecording:
     truth_file: Path | None = None  #: boxes at 200 Hz, from the simulator
     event_options: EventOptions = field(default_factory=EventOptions)  #: what the events file does not say itself
     clock: Clock = field(default_factory=Clock)  #: converts times of the label file to times of the events
+    compact_file: Path | None = None  #: its events in a compact form (``compact_files.py``), which is read instead
     known_span: Span | None = None  #: the span, if it is known without opening the file
 
     @property

@@ -251,6 +251,7 @@ class PreparedRecording(BaseModel):
     boxes: dict[str, int]  #: by class
     faults: list[Fault]
     files: dict[str, FileState]
+    compact_bytes: NonNegativeInt = 0  #: size of its compact file; 0 if there is none
     usable: bool = False  #: readable, and of the same size as the others
 
     def add_fault(self, kind: str, sentence: str) -> None:

@@ -27,6 +27,7 @@ from pydantic import BaseModel
 from fate.data import manifests
 from fate.data.box_files import box_file_fault, read_box_file
 from fate.data.class_maps import PUBLIC, Classes, ClassMap, checked_names, class_map, plain, public_kind
+from fate.data.compact_files import compact_path
 from fate.data.dataset import Dataset
 from fate.data.findings import THREADS, Finding
 from fate.data.labelled_recording import FileHead, LabelledRecording, Span, check_downscale, read_head
@@ -472,7 +473,15 @@ def open_prepared(
         paths = RecordingPaths(entry.name, entry.split, root / entry.events, labels, truth)
         head = FileHead(sensor if entry.says_sensor else None, Span(entry.start_us, entry.end_us, entry.num_events))
         scale = entry.downscale if content.kind == "rvt" else downscale or PUBLIC[content.kind].downscale
-        recordings.append(_make_recording(content.kind, paths, head, mapped, sensor, scale))
+        recording = _make_recording(content.kind, paths, head, mapped, sensor, scale)
+        if entry.compact_bytes and scale == PUBLIC[content.kind].downscale:
+            compact = compact_path(manifest.path.parent, entry.name)
+            if compact.is_file() and compact.stat().st_size == entry.compact_bytes:
+                recording = replace(recording, compact_file=compact)
+            else:
+                sentence = f"{entry.name}: its compact file is missing or changed; run fate prepare --compact again"
+                findings.append(Finding("compact", sentence, entry.split))
+        recordings.append(recording)
     protocol = content.kind if content.kind in PUBLIC else public or "custom"
     first = recordings[0]
     facts = mapped.names, first.sensor, first.downscale, tuple(recordings), content.kind, protocol

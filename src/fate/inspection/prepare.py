@@ -1,7 +1,8 @@
 """``prepare`` checks every file of a public dataset once, builds the time indexes and writes a manifest.
 
-Nothing is converted or copied. Files that are missing or broken are named, and the rest is used. A second run examines
-only files that have changed (size and time of change), also if the first run was stopped.
+Nothing is converted or copied, except that compact files can be written on request. Files that are missing or broken
+are named, and the rest is used. A second run examines only files that have changed (size and time of change), also if
+the first run was stopped.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ from fate.errors import FateError, FateWarning, MissingDependencyError
 from fate.events.events import Sensor
 from fate.files import open_regular
 from fate.formats.recording import describe_tail
+from fate.inspection.compacting import write_compact_files
 from fate.inspection.label_statistics import find_mismatches, label_statistics
 from fate.json_files import whole_number
 from fate.progress import Progress, ignore
-from fate.text import format_table, grouped
+from fate.text import format_table, grouped, plural
 from fate.version import __version__
 
 KINDS = (*PUBLIC, "rvt")
@@ -91,8 +93,12 @@ class Preparation:
         if self.missing:
             faults.append(f"the dataset is incomplete: {len(self.missing)} of these faults leave something out")
         hashed = "" if self.document["hashed"] else ", without hashes"
-        written = f"manifest written to {self.folder / manifests.MANIFEST}{hashed}"
-        return "\n".join([format_table(rows), "", *faults, "", written])
+        lines = [f"manifest written to {self.folder / manifests.MANIFEST}{hashed}"]
+        sizes = [size for entry in self.document["recordings"] if (size := entry["compact_bytes"])]
+        if sizes:
+            size = f"{sum(sizes) / 1e9:.2f} GB in {self.folder / 'events'}"
+            lines.append(f"compact files of {plural(len(sizes), 'recording')}: {size}")
+        return "\n".join([format_table(rows), "", *faults, "", *lines])
 
 
 def prepare(
@@ -102,7 +108,9 @@ def prepare(
     *,
     workers: int | None = None,
     hashed: bool = True,
+    compact: bool = False,
     progress: Progress | None = None,
+    compacting: Progress | None = None,
 ) -> Preparation:
     """Check a public dataset and write a manifest, so that it opens at once and reads quickly.
 
@@ -112,13 +120,18 @@ def prepare(
         target: a folder for ``manifest.json``; :func:`fate.open_dataset` takes it in place of ``source``.
         workers: recordings that are examined in parallel; the default is one per core, at most 4.
         hashed: whether the SHA-256 of all files is computed.
+        compact: whether compact files are written to ``target``: all events at the resolution of training, four bytes
+            each, indexed by time. Training on a GPU then reads only these.
         progress: called with the bytes that are done and the total.
+        compacting: called with the events that are written to compact files and the total.
 
     Example:
         >>> print(fate.prepare("gen1", "/data/gen1", "gen1-prepared").text())      # doctest: +SKIP
     """
     if kind not in KINDS:
         raise FateError(f"kind {kind!r} was given; expected one of {', '.join(KINDS)}")
+    if compact and kind == "rvt":
+        raise FateError("compact files were asked for; histograms have none: prepare the recordings themselves")
     threads = min(4, os.cpu_count() or 1) if workers is None else whole_number(workers, "workers", 1, 256)
     root, home = Path(os.path.abspath(source)), Path(os.path.abspath(target))
     recordings, findings = _find(kind, root)
@@ -131,6 +144,8 @@ def prepare(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FateWarning)  # repairs of single recordings are among the faults
         run.go(recordings, threads, progress or ignore)
+        if compact:
+            return Preparation(home, write_compact_files(home, threads, compacting or ignore))
     return Preparation(home, run.document(finished=True))
 
 

@@ -23,6 +23,7 @@ import torch
 
 from fate.boxes.labels import Labels
 from fate.data.clips import Grid, TrainingPlan
+from fate.data.compact_events import CompactEvents
 from fate.data.dataset import Dataset, data_faults
 from fate.data.label_rules import PLAIN_RULES, LabelRules, RuledLabels, label_rules
 from fate.data.labelled_recording import LabelledRecording
@@ -74,6 +75,12 @@ class TrainingParts:
         memory = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory / 1e9
         return gigabytes <= min(self.config.data.resident_gb, memory / 4)
 
+    @property
+    def compact(self) -> bool:
+        """Whether the training process reads the events of each batch from compact files."""
+        recordings = self.dataset.labelled
+        return self.device == "cuda" and not self.resident and all(each.compact_file for each in recordings)
+
     def reader(self, rank: int = 0, world: int = 1, resident: bool = False) -> ClipReader:
         """The reader of the batches of one process; with ``resident`` it does not read their events."""
         recordings = self.dataset.labelled
@@ -93,11 +100,12 @@ class TrainingParts:
 
     def batches(self, first: int = 0, rank: int = 0, world: int = 1) -> Iterable[ClipBatch]:
         """An endless sequence of batches from index ``first``."""
-        plans, reader = partial(self.plan.batches, first), self.reader(rank, world, self.resident)
+        plans, reader = partial(self.plan.batches, first), self.reader(rank, world, self.resident or self.compact)
         loader = load(reader, plans, self.config.data.workers, pin_memory=self.device == "cuda" and not reader.resident)
         if not reader.resident:
             return loader
-        return complete_batches(loader, ResidentEvents(self.dataset.labelled, self.dataset.sensor, self.device))
+        made_from = CompactEvents if self.compact else ResidentEvents
+        return complete_batches(loader, made_from(self.dataset.labelled, self.dataset.sensor, self.device))
 
 
 @dataclass(frozen=True)
