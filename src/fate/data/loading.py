@@ -31,7 +31,7 @@ from fate.data.labelled_recording import EventReader, LabelledRecording
 from fate.data.rvt_layout import RvtSequence
 from fate.data.transforms import Augmentation, Matrix, Rectangle, Transform
 from fate.encoding.batch import EventBatch
-from fate.errors import FateError
+from fate.errors import FateError, FateWarning
 from fate.events.events import Events
 from fate.events.window import Window
 from fate.processes import worker_context
@@ -359,7 +359,7 @@ def load(
             prefetch_factor=2 if workers else None,
             persistent_workers=False,
             multiprocessing_context=worker_context(preload=__name__) if workers else None,
-            worker_init_fn=_ignore_interrupts,
+            worker_init_fn=_start_worker,
             generator=torch.Generator(),  # a loader draws a seed when it starts, which must not come from training's
         )
 
@@ -368,6 +368,11 @@ def _identity(batch: Any) -> Any:
     return batch
 
 
-def _ignore_interrupts(worker: int) -> None:
-    """Workers ignore Ctrl-C, which reaches all processes of a terminal; the main process saves and then stops them."""
+def _start_worker(worker: int) -> None:
+    """Ignore Ctrl-C, which reaches all processes of a terminal: the main process saves and then stops the workers.
+
+    All workers open the same recordings, so only the first one warns of repairs.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if worker:
+        warnings.simplefilter("ignore", FateWarning)
