@@ -78,10 +78,12 @@ def test_batches_are_those_that_are_read(
     read, sought = (reader.batch(clips) for reader in readers)
     assert isinstance(sought.events, WindowRequests)
     found = compact.complete(sought)
-    check_same(read.inputs("cpu"), found.inputs("cpu"))  # type: ignore[arg-type]
+    assert isinstance(read.events, EventBatch)
+    assert isinstance(found.events, EventBatch)
+    check_same(read.events, found.events)
     if read.teacher is not None:
         assert found.teacher is not None
-        check_same(read.teacher.inputs("cpu"), found.teacher.inputs("cpu"))
+        check_same(read.teacher.events, found.teacher.events)  # type: ignore[arg-type]
 
 
 def test_a_large_batch_is_selected_in_groups(compact: CompactEvents, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,12 +93,12 @@ def test_a_large_batch_is_selected_in_groups(compact: CompactEvents, monkeypatch
         ClipReader(SOURCES, SENSOR, augmentation=CHANGES["paper"], warmup=2, resident=each) for each in (False, True)
     ]
     read, sought = (reader.batch(clips) for reader in readers)
-    check_same(read.inputs("cpu"), compact.complete(sought).inputs("cpu"))  # type: ignore[arg-type]
+    check_same(read.events, compact.complete(sought).events)  # type: ignore[arg-type]
 
 
 def test_a_batch_of_empty_clips_has_no_events(compact: CompactEvents) -> None:
     sought = ClipReader(SOURCES, SENSOR, resident=True).batch([NOTHING._replace(steps=2)])
-    found = compact.complete(sought).inputs("cpu")
+    found = compact.complete(sought).events
     assert isinstance(found, EventBatch)
     assert found.counts == (0, 0)
 

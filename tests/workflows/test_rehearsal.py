@@ -24,8 +24,13 @@ def test_full_scale_is_that_of_the_published_datasets() -> None:
     assert sum(megapixel) == pytest.approx(14.65)
 
 
-def test_speed_is_the_mean_after_the_start(tmp_path: Path) -> None:
-    lines = [{"step": step, "step_s": 100.0 if step < 5 else 0.5, "waiting_for_data": 0.1} for step in range(1, 21)]
+def test_speed_is_that_of_all_epochs_without_what_happens_once(tmp_path: Path) -> None:
+    lines = [
+        {"step": step, "epoch": step // 11, "step_s": [0.4, 0.6][step // 11], "waiting_for_data": 0.1}
+        for step in range(1, 21)
+    ]
+    for step in (1, 2, 11):  # the start, and the first steps of a rate
+        lines[step]["step_s"] = 100.0
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, [*lines, {"step": 20, "validation": {}}])))
     found = step_speed(tmp_path / "metrics.jsonl", 40)
     assert found.steps_per_s == pytest.approx(2.0)

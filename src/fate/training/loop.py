@@ -47,6 +47,9 @@ from fate.training.strategies import STRATEGIES, Strategy
 if TYPE_CHECKING:
     from fate.training.callbacks import DrawSamples
 
+#: GPU memory that tensors leave to libraries. Without it, attention of cuDNN fails with an error of its own when memory
+#: is full, instead of the one that says so.
+LIBRARIES_GB = 3.0
 AUGMENTATIONS = {
     "paper": (Augmentation.paper(), Augmentation.paper()),
     "rvt": (Augmentation.rvt_random(), Augmentation.rvt_stream()),
@@ -331,6 +334,10 @@ def _device(config: TrainConfig) -> str:
             f"run.device = {requested} was given, and this machine has {count} GPUs, from cuda:0 on; give another one,"
             " cpu or auto"
         )
+    if requested == "cpu" or not count:
+        return "cpu"
     if gpu is not None:
         torch.cuda.set_device(gpu)
-    return "cuda" if requested != "cpu" and count else "cpu"
+    memory = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    torch.cuda.set_per_process_memory_fraction(1 - LIBRARIES_GB * 1e9 / memory)
+    return "cuda"

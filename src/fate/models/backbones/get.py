@@ -45,7 +45,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fate.errors import FateError
-from fate.models.layers.attention import from_groups, to_groups
+from fate.models.layers.attention import attend, from_groups, to_groups
 from fate.models.layers.conv_lstm import ConvLSTM
 from fate.models.layers.deformable import at_least_float32
 
@@ -124,7 +124,7 @@ class CosineAttention(nn.Module):
         if self.log_scale is not None:
             queries = queries * self.log_scale.clamp(max=math.log(LARGEST_SCALE)).exp()
         bias, queries, keys = (part.to(values.dtype) for part in (self.position_bias(), queries, keys))
-        attended = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, scale=1.0)
+        attended = attend(queries, keys, values, attn_mask=bias, scale=1.0)
         return cast(Tensor, self.dropout(self.projection(attended.transpose(1, 2).flatten(2))))
 
 

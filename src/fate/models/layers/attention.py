@@ -6,7 +6,7 @@ neighbouring pixels, or a ``grid`` of pixels spread evenly over the image. There
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from torch.nn import functional
 
 from fate.errors import FateError
 from fate.models.layers.norm import LayerNorm
+
+#: Groups that attend in one call. The backward pass of cuDNN fails from 65 536 on, and 320 windows of 1Mpx have 81 920.
+MAX_GROUPS = 2**15
 
 
 def to_groups(x: Tensor, size: tuple[int, int], grid: bool = False) -> Tensor:
@@ -35,6 +38,14 @@ def from_groups(tokens: Tensor, size: tuple[int, int], height: int, width: int, 
     return split.reshape(-1, height, width, tokens.shape[-1])
 
 
+def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    """``scaled_dot_product_attention`` of any number of groups; ``options`` are its other arguments, for all groups."""
+    if len(query) <= MAX_GROUPS:
+        return functional.scaled_dot_product_attention(query, key, value, **options)
+    parts = zip(*(each.split(MAX_GROUPS) for each in (query, key, value)), strict=True)
+    return torch.cat([functional.scaled_dot_product_attention(*part, **options) for part in parts])
+
+
 class SelfAttention(nn.Module):
     """All tokens of a group attend to each other, in C / head_dim heads."""
 
@@ -48,8 +59,7 @@ class SelfAttention(nn.Module):
         """[M, L, C] to the same."""
         heads: Tensor = self.qkv(tokens).view(*tokens.shape[:2], -1, 3, self.head_dim).transpose(1, 2)
         query, key, value = heads.unbind(-2)  # each [M, heads, L, head_dim]
-        attended = functional.scaled_dot_product_attention(query, key, value)
-        return cast(Tensor, self.out(attended.transpose(1, 2).reshape(tokens.shape)))
+        return cast(Tensor, self.out(attend(query, key, value).transpose(1, 2).reshape(tokens.shape)))
 
 
 class TransformerBlock(nn.Module):
