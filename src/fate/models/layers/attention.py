@@ -42,7 +42,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
     """``scaled_dot_product_attention`` of any number of groups; ``options`` are its other arguments, for all groups."""
     if len(query) <= MAX_GROUPS:
         return functional.scaled_dot_product_attention(query, key, value, **options)
-    parts = zip(*(each.split(MAX_GROUPS) for each in (query, key, value)), strict=True)
+    parts = zip(*(torch.split(each, MAX_GROUPS) for each in (query, key, value)), strict=True)
     return torch.cat([functional.scaled_dot_product_attention(*part, **options) for part in parts])
 
 
