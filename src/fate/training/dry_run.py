@@ -45,7 +45,7 @@ class DryRun:
     faults: DataFaults
     labelled_windows: int  #: of the first batch
     tried: int  #: clips that a step was tried with
-    load_s: float  #: of a batch, in one process
+    load_s: float  #: time to load a batch, in one process
     step_s: float  #: as it would be with all clips, like memory
     window_s: float  #: time to detect in one window, in validation
     memory_gb: float | None  #: None where the system does not tell it
@@ -79,7 +79,12 @@ class DryRun:
             sum(each.numel() for each in weights if each.requires_grad or every) for every in (True, False)
         )
         labels = [recording.labels for recording in parts.dataset.labelled]
-        waiting = self.load_s * run.accumulate / max(data.workers, 1)
+        loading, load_s = f"{self.load_s:.2f} s to load a batch in one process ({data.workers} load)", self.load_s
+        waiting = load_s * run.accumulate / max(data.workers, 1)
+        if parts.resident:
+            loading, waiting = "all events on the GPU", 0.0
+        elif parts.compact:
+            loading, waiting = f"{load_s:.2f} s to load a batch from compact files", load_s * run.accumulate
         lines = [
             f"{config.model.name}: {total / 1e6:.2f} M parameters, {trained / 1e6:.2f} M of them trained",
             f"{len(labels)} recordings to learn from ({sum(len(each.labelled_us) for each in labels)} labelled times,"
@@ -90,8 +95,8 @@ class DryRun:
             f" ({data.random} random clips and {data.streams} streams of {data.steps},"
             f" {plural(run.accumulate, 'batch', 'batches')}),"
             f" {self.labelled_windows} labelled in the first batch",
-            f"{self.step_s:.2f} s a step on {parts.device}, {self.load_s:.2f} s to load a batch in one process"
-            f" ({data.workers} load): about {duration(config.steps * max(self.step_s, waiting))} in all",
+            f"{self.step_s:.2f} s a step on {parts.device}, {loading}: about"
+            f" {duration(config.steps * max(self.step_s, waiting))} in all",
             f"{plural(self.validations, 'validation')} of {plural(self.validation_windows, 'window')},"
             f" {1000 * self.window_s:.1f} ms each: about {duration(self.validation_s)} more",
         ]
@@ -240,16 +245,21 @@ def load_tries(parts: TrainingParts, counts: Sequence[int]) -> Tries:
     last = parts.config.steps * parts.config.run.accumulate - 1
     late = replace(plan, timing=lambda _, rate_quantile, length: plan.timing(last, rate_quantile, length))
     planned = [next(each.batches()) for each in ([plan, late] if len(parts.config.rates) > 1 else [plan])]
-    reader = parts.reader()
+    reader = parts.reader(resident=parts.compact)
+    complete = parts.events_on_device().complete if parts.compact else _same
     began = time.perf_counter()
-    whole = [reader.batch(clips) for clips in planned]
+    whole = [complete(reader.batch(clips)) for clips in planned]
     seconds = (time.perf_counter() - began) / len(whole)
     batches: dict[int, list[ClipBatch]] = {size: whole}
     for count in counts:
         if count < size:
-            batches[count] = [reader.batch(_busiest(clips, count)) for clips in planned]
+            batches[count] = [complete(reader.batch(_busiest(clips, count))) for clips in planned]
     reader.close()
     return Tries(batches, sum(labels is not None for labels in whole[0].labels), seconds)
+
+
+def _same(batch: ClipBatch) -> ClipBatch:
+    return batch
 
 
 def _busiest(clips: Sequence[Clip], count: int) -> list[Clip]:

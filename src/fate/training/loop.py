@@ -29,7 +29,7 @@ from fate.data.label_rules import PLAIN_RULES, LabelRules, RuledLabels, label_ru
 from fate.data.labelled_recording import LabelledRecording
 from fate.data.loading import ClipBatch, ClipReader, LabelsOf, load
 from fate.data.opening import open_dataset
-from fate.data.resident import BYTES_PER_EVENT, ResidentEvents, complete_batches
+from fate.data.resident import BYTES_PER_EVENT, EventSource, ResidentEvents, complete_batches
 from fate.data.transforms import Augmentation
 from fate.errors import FateError, missing_packages
 from fate.inference.loading import load_trained
@@ -107,8 +107,12 @@ class TrainingParts:
         loader = load(reader, plans, self.config.data.workers, pin_memory=self.device == "cuda" and not reader.resident)
         if not reader.resident:
             return loader
+        return complete_batches(loader, self.events_on_device())
+
+    def events_on_device(self) -> EventSource:
+        """Adds events to batches of requests, if the events are resident or in compact files."""
         made_from = CompactEvents if self.compact else ResidentEvents
-        return complete_batches(loader, made_from(self.dataset.labelled, self.dataset.sensor, self.device))
+        return made_from(self.dataset.labelled, self.dataset.sensor, self.device)
 
 
 @dataclass(frozen=True)
