@@ -81,8 +81,8 @@ class TrainingParts:
     @property
     def compact(self) -> bool:
         """Whether the training process reads the events of each batch from compact files."""
-        recordings = self.dataset.labelled
-        return self.device == "cuda" and not self.resident and all(each.compact_file for each in recordings)
+        has_files = all(each.compact_file for each in self.dataset.labelled)
+        return self.device == "cuda" and has_files and not self.resident
 
     def reader(self, rank: int = 0, world: int = 1, resident: bool = False) -> ClipReader:
         """The reader of the batches of one process; with ``resident`` it does not read their events."""
