@@ -1,4 +1,4 @@
-"""Run the parts of a study in parallel, each in its own process.
+"""Run the parts of a study in parallel, each in its own process, on one device or on several.
 
 One small detector does not use a large GPU fully; six at the same time do (docs/results/performance.md). A study is
 cut into parts: train a recipe, make its dense labels, evaluate it. A part starts when the parts it depends on are done.
@@ -12,10 +12,12 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from graphlib import TopologicalSorter
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple, Self
 
@@ -23,6 +25,8 @@ import torch
 
 from fate.errors import FateError
 from fate.processes import STOP_SIGNALS
+from fate.progress import Progress
+from fate.workflows.spread import Spread, run_jobs
 from fate.workflows.studies.declared import read_recipe
 from fate.workflows.studies.runner import Runner, StudyStoppedError
 
@@ -41,6 +45,11 @@ class Part(NamedTuple):
     def name(self) -> str:
         """The name that is printed."""
         return f"{self.recipe}, seed {self.seed}"
+
+    @property
+    def title(self) -> str:
+        """The work and the name, which no other part has."""
+        return f"{self.work} {self.name}"
 
 
 #: The work of a process: it sends one answer if it did not finish its part.
@@ -75,24 +84,51 @@ def find_parts(recipes: Iterable[tuple[str, int]], runner: Runner) -> dict[Part,
 def do_part(runner: Runner, part: Part, answer: Connection) -> None:
     """Do one part, and send an answer only if it was not finished."""
     torch.set_num_threads(runner.threads)
-
-    def report(done: float, total: float | None = 1.0, text: str = "", name: str = "", /) -> None:
-        print(text if text.startswith(part.name) else f"{part.name}: {text.strip()}", flush=True)
-
-    runner = replace(runner, progress=report)
     try:
-        if part.work == "train":
-            runner.train(part.recipe, part.seed)
-        elif part.work.startswith("label"):
-            runner.make_labels(part.recipe, part.seed, as_paper=part.work == "label as paper")
-        else:
-            runner.figures(part.recipe, part.seed, may_run=True)
+        work_on(runner, part)
     except (StudyStoppedError, KeyboardInterrupt, BrokenPipeError):  # BrokenPipeError: nobody reads the output
         answer.send(STOPPED)
     except FateError as error:
         answer.send(str(error))
     except torch.OutOfMemoryError as error:
         answer.send(f"{str(error).split('. ')[0]}; give fewer jobs=N")
+
+
+def work_on(runner: Runner, part: Part) -> None:
+    """Do one part in this process, and print each step."""
+
+    def report(done: float, total: float | None = 1.0, text: str = "", name: str = "", /) -> None:
+        print(text if text.startswith(part.name) else f"{part.name}: {text.strip()}", flush=True)
+
+    runner = replace(runner, progress=report)
+    if part.work == "train":
+        runner.train(part.recipe, part.seed)
+    elif part.work.startswith("label"):
+        runner.make_labels(part.recipe, part.seed, as_paper=part.work == "label as paper")
+    else:
+        runner.figures(part.recipe, part.seed, may_run=True)
+
+
+def run_on_devices(parts: Mapping[Part, set[Part]], spread: Spread, runner: Runner, folder: Path) -> None:
+    """Run all parts as jobs; ``folder`` is for their logs. Each part is begun when the parts it depends on are done."""
+    plain, steps = replace(runner, progress=None), [""]
+
+    def report(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
+        if text != steps[-1]:
+            steps.append(text)
+            runner.report(f"{text}; logs are in {folder}")
+
+    run_jobs(
+        {part.title: partial(_work_as_job, plain, part) for part in parts}, spread, folder,
+        after={part.title: {each.title for each in before} for part, before in parts.items()}, progress=report,
+    )  # fmt: skip
+
+
+def _work_as_job(runner: Runner, part: Part, progress: Progress) -> None:
+    try:
+        work_on(runner, part)
+    except StudyStoppedError:
+        raise KeyboardInterrupt from None
 
 
 def run_parts(parts: Mapping[Part, set[Part]], jobs: int, runner: Runner, work: Work = do_part) -> bool:

@@ -21,8 +21,9 @@ from fate.progress import Progress
 from fate.text import plural, suggest_name
 from fate.training.loop import need_lightning
 from fate.workflows.simulate import simulate
+from fate.workflows.spread import Spread, beside, open_spread
 from fate.workflows.studies.declared import StudyOptions, read_recipe
-from fate.workflows.studies.parallel import Part, find_parts, run_parts
+from fate.workflows.studies.parallel import Part, find_parts, run_on_devices, run_parts
 from fate.workflows.studies.runner import Runner, StudyStoppedError
 from fate.workflows.studies.table import LabelStudyResult, StudyResult
 
@@ -52,6 +53,9 @@ def study(
         workers: processes of each run that load events.
         jobs: runs side by side, each in its own process, which prints its progress. A script that asks for several
             needs ``if __name__ == "__main__"``. The study of labels runs one at a time.
+        devices: several of them, which share the runs, in place of ``device``: ``"all"`` GPUs of this machine,
+            ``"cuda:0,cuda:1"``, ``"cpu,cpu"``, or ``"slurm:8"`` for eight jobs of a SLURM cluster; each runs ``jobs``.
+        slurm: options of ``sbatch`` for these jobs, such as ``{"partition": "gpu", "time": 600}``.
         settings: changes to every run, as ``"key.sub=value"``.
         weights: ``{configuration: file}``: weights, such as an imported public checkpoint, that a row uses instead of
             training this configuration. Rows that start from the configuration start from these weights.
@@ -59,16 +63,17 @@ def study(
     """
     chosen = StudyOptions(name, **options)
     need_lightning()
+    spread = None if chosen.devices is None else open_spread(chosen.devices, chosen.slurm, chosen.jobs)
     path = _dataset_path(name, dataset)
     if _is_simulated(path):
-        path = _simulate(path, Path(out), chosen.device, progress)
+        path = _simulate(path, Path(out), chosen.device if spread is None else spread.device, progress)
     opened = open_dataset(path)
     runner, recipes = _make_runner(chosen, path, opened.kind, out, progress)
     may_run, may_measure, problem = True, True, ""
     if chosen.jobs > 1 and chosen.study.kind == "labels":
         runner.report(f"{chosen.jobs} jobs were asked for; {name} runs one at a time")
-    elif chosen.jobs > 1:
-        may_run, problem = False, _run_in_parallel(chosen, runner, recipes)
+    elif chosen.jobs > 1 or spread is not None:
+        may_run, problem = False, _run_in_parallel(chosen, runner, recipes, spread)
     cells: dict[str, dict[int, Any]] = {row.name: dict.fromkeys(range(chosen.seeds)) for row in chosen.study.rows}
     for seed in range(chosen.seeds):
         for row, recipe in recipes.items():
@@ -90,7 +95,7 @@ def study(
     result = kind(chosen.study, opened.name, opened.kind, seeds, cells, hours, sizes, latency)
     result.save(runner.out)
     if problem:
-        raise FateError(f"{problem} The results so far are in {runner.out / name}.md.")
+        raise FateError(f"{problem.rstrip('.')}. The results so far are in {runner.out / name}.md.")
     return result
 
 
@@ -139,16 +144,19 @@ def _missing_parts(chosen: StudyOptions, runner: Runner, recipes: Mapping[str, s
     return find_parts([(recipes[row], seed) for row, seed in requested], runner)
 
 
-def _run_in_parallel(chosen: StudyOptions, runner: Runner, recipes: Mapping[str, str]) -> str:
+def _run_in_parallel(chosen: StudyOptions, runner: Runner, recipes: Mapping[str, str], spread: Spread | None) -> str:
     """Run the missing parts in several processes; returns what went wrong, or an empty text."""
     run = runner.config(next(iter(recipes.values())), 0).run
     if run.devices * run.nodes > 1:
         raise FateError(
-            f"{chosen.jobs} runs at the same time were asked for, each on {run.devices * run.nodes} devices; give"
-            " jobs=1, or one device to each"
+            f"{chosen.jobs if spread is None else len(spread.slots)} runs at the same time were asked for, each on"
+            f" {run.devices * run.nodes} devices; give jobs=1, or one device to each"
         )
+    parts = _missing_parts(chosen, runner, recipes)
     try:
-        if not run_parts(_missing_parts(chosen, runner, recipes), chosen.jobs, runner):
+        if spread is not None:
+            run_on_devices(parts, spread, runner, beside(runner.out / chosen.name))
+        elif not run_parts(parts, chosen.jobs, runner):
             runner.report("stopped; the same command continues")
     except FateError as error:
         return str(error)
