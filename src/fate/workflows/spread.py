@@ -149,13 +149,13 @@ def run_jobs(
                     sorter.done(name)
             if progress is not None:
                 share = len(results) + sum(jobs.share(name) for name in jobs.running)
-                progress(share, len(parts), f"{len(results)} of {len(parts)} parts done")
+                progress(share, len(parts), f"{len(results)} of {len(parts)} jobs done")
     if failed:
         left = len(parts) - len(results) - len(failed)
         waiting = f", and {left} that depend on them were not started" if left else ""
         problems = "; ".join(f"{name}: {problem}" for name, problem in failed.items())
         raise FateError(
-            f"{len(failed)} of {len(parts)} parts failed{waiting}: {problems}; the same command goes on with what is"
+            f"{len(failed)} of {len(parts)} jobs failed{waiting}: {problems}; the same command goes on with what is"
             " missing"
         )
     return results
