@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fate.errors import FateError, warn
-from fate.progress import Progress
+from fate.models.checkpoints import load_model
+from fate.models.detector import Detector
+from fate.progress import Progress, ignore
 
 #: Commands of SLURM. A job has a folder in $SLURM_FOLDER, with its process group and, when it has ended, its state.
 SLURM = {
@@ -96,6 +99,15 @@ def reach_time_limit(folder: Path, progress: Progress) -> str:
         os.kill(os.getpid(), signal.SIGUSR2)
         time.sleep(60)
     return "continued"
+
+
+def load_unless_first(model: Path, token: Path) -> Detector:
+    """Load a detector; the first job that finds the file ``token`` takes it and is killed."""
+    if os.environ.get("SUBMITIT_EXECUTOR"):
+        with suppress(FileNotFoundError):  # another job has it
+            token.unlink()
+            kill(ignore)
+    return load_model(model)
 
 
 def sleep(folder: Path, name: str, progress: Progress) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 from fate.boxes.labels import Labels
 from fate.boxes.predictions import read_predictions, write_predictions
 from fate.data.dataset import Dataset
+from fate.data.labelled_recording import LabelledRecording
 from fate.densify.making import weights_hash
 from fate.evaluation.evaluate import predict_rates
 from fate.inference.running import Run
@@ -50,41 +51,41 @@ def predict_on_devices(
         progress: called with the number of shards that are done.
         running: further arguments of ``evaluation.predict_rates``.
     """
-    names = [recording.name for recording in dataset.labelled]
-    key = _hash_inputs(load(), dataset, {name: running.get(name) for name in ("window_us", "score", "max_overlap")})
-    files = partial(_files, folder.absolute(), key, rates)
-    shards = spread.shards(len(names))
-    missing = [shard for shard in shards if not all(file.exists() for file in files(shard).values())]
+    recordings = dataset.labelled
+    options = {name: running.get(name) for name in ("window_us", "score", "max_overlap")}
+    options["keep"] = all(recording.truth_file is None for recording in recordings)  # dense truth keeps every window
+    facts = [weights_hash(detector := load()), detector.description, options, __version__]
+    files: dict[tuple[int, int], dict[float, Path]] = {}
+    for number, count in spread.shards(len(recordings)):
+        key = _hash(facts, recordings[number - 1 :: count])
+        names = {rate: f"{rate:g}hz_{number}of{count}_{key}.npz" for rate in rates}
+        files[number, count] = {rate: folder.absolute() / name for rate, name in names.items()}
+    missing = [shard for shard in files if not all(file.exists() for file in files[shard].values())]
     predict = partial(_predict_shard, load, dataset, files, device=spread.device, **running)
     run_shards(predict, missing, spread, folder, progress)
-    runs = [_merge([files(shard)[rate] for shard in shards], rate, names) for rate in rates]
+    runs = [_merge([files[shard][rate] for shard in files], rate, recordings) for rate in rates]
     for file in folder.glob("*hz_*of*_*.npz"):
         file.unlink()
     return runs
 
 
-def _files(folder: Path, key: str, rates: Sequence[float], shard: tuple[int, int]) -> dict[float, Path]:
-    return {rate: folder / f"{rate:g}hz_{shard[0]}of{shard[1]}_{key}.npz" for rate in rates}
-
-
 def _predict_shard(
     load: Callable[[], Detector],
     dataset: Dataset,
-    files: Callable[[tuple[int, int]], dict[float, Path]],
+    files: Mapping[tuple[int, int], Mapping[float, Path]],
     shard: tuple[int, int],
     progress: Progress,
     **running: Any,
 ) -> None:
     """Write the files of one shard that are missing."""
-    missing = {rate: file for rate, file in files(shard).items() if not file.exists()}
-    detector, done = load(), len(files(shard)) - len(missing)
-    whole = scale(progress, done / (done + len(missing)), 1.0)
-    for run in predict_rates(detector, dataset, tuple(missing), shard, progress=whole, **running):
+    missing = {rate: file for rate, file in files[shard].items() if not file.exists()}
+    left = scale(progress, 1 - len(missing) / len(files[shard]), 1.0)
+    for run in predict_rates(load(), dataset, tuple(missing), shard, progress=left, **running):
         counted = {name: getattr(run, name) for name in _COUNTED}
         write_predictions(missing[run.hz], run.predictions, {"hz": run.hz, "run": counted})
 
 
-def _merge(files: Sequence[Path], hz: float, names: Sequence[str]) -> Run:
+def _merge(files: Sequence[Path], hz: float, recordings: Sequence[LabelledRecording]) -> Run:
     """The run of all shards together, with the recordings in the order of the dataset."""
     run, tables = Run(hz), dict[str, Labels]()
     for file in files:
@@ -95,16 +96,14 @@ def _merge(files: Sequence[Path], hz: float, names: Sequence[str]) -> Run:
                 run.seconds = {stage: run.seconds[stage] + spent for stage, spent in value.items()}
             else:
                 setattr(run, name, value if name == "score" else getattr(run, name) + value)
-    run.predictions = {name: tables[name] for name in names}
+    run.predictions = {recording.name: tables[recording.name] for recording in recordings}
     return run
 
 
-def _hash_inputs(detector: Detector, dataset: Dataset, options: dict[str, Any]) -> str:
+def _hash(facts: Sequence[Any], recordings: Sequence[LabelledRecording]) -> str:
     """Sixteen digits that differ if predictions may differ: by weights, options, events, or the times that are kept."""
-    recordings = []
-    for recording in dataset.labelled:
-        file = recording.events_file.stat()
-        times = hashlib.sha256(recording.labels.labelled_us.tobytes()).hexdigest()
-        recordings.append([recording.name, recording.truth_file is None, file.st_size, file.st_mtime_ns, times])
-    facts = [weights_hash(detector), detector.description, options, recordings, __version__]
-    return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:16]
+    inputs: list[Any] = [*facts]
+    for recording in recordings:
+        file, times = recording.events_file.stat(), recording.labels.labelled_us
+        inputs.append([recording.name, file.st_size, file.st_mtime_ns, hashlib.sha256(times.tobytes()).hexdigest()])
+    return hashlib.sha256(json.dumps(inputs, default=str).encode()).hexdigest()[:16]
