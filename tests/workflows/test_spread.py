@@ -163,6 +163,10 @@ def test_devices_are_found_and_settings_of_slurm_are_for_slurm() -> None:
     assert open_spread("slurm:2").device == open_spread("slurm:2", {"gres": "gpu:1"}).device == "cuda"
     without = open_spread("slurm:2", {"gpus_per_node": "0"})
     assert (without.device, without.slurm) == ("cpu", {"time": 1440})
+    assert (open_spread("slurm:2", {"cpus-per-task": "8"}).slurm or {})["cpus_per_task"] == "8"
+    for settings, named in (({"nodes": "2"}, "each job is one process"), ({"time": "1-0"}, "expected whole minutes")):
+        with pytest.raises(FateError, match=named):
+            open_spread("slurm:2", settings)
     with pytest.raises(FateError, match="they go with slurm:N"):
         open_spread("cpu,cpu", {"partition": "gpu"})
     assert beside("out/result.json").name == "result-jobs"

@@ -69,12 +69,18 @@ def open_spread(devices: str, slurm: Mapping[str, Any] | None = None, jobs: int 
 
     Args:
         devices: ``"all"``, ``"cuda:0,cuda:1"``, ``"cpu,cpu"`` or ``"slurm:8"``; see :func:`check_devices`.
-        slurm: options of ``sbatch`` by name, such as ``{"partition": "gpu", "time": 600}``, for SLURM only.
+        slurm: options of ``sbatch`` by name, for SLURM only, such as ``{"partition": "gpu", "time": 600}``.
         jobs: number of jobs at the same time on each device.
     """
     kind, _, count = check_devices(devices).partition(":")
     if kind == "slurm":
-        given = dict(slurm or {})
+        given = {name.replace("-", "_"): value for name, value in (slurm or {}).items()}
+        for name in [name for name in given if name in ("nodes", "ntasks", "ntasks_per_node", "array")]:
+            raise FateError(
+                f"{name}={given[name]} was given for SLURM; each job is one process: give slurm:N for N jobs"
+            )
+        if not str(given.get("time", DAY_MIN)).isdigit():
+            raise FateError(f"time={given['time']} was given for SLURM; expected whole minutes, such as time=600")
         usual = {} if any(name in given for name in GPU_SETTINGS) else {"gpus_per_node": 1}
         settings = {"time": DAY_MIN, **usual, **given}
         settings = {name: value for name, value in settings.items() if (name, str(value)) != ("gpus_per_node", "0")}
@@ -276,7 +282,7 @@ def _make_executor(spread: Spread, folder: Path) -> Any:
             "jobs of SLURM were asked for, and this machine has no command srun; run this on a machine of the cluster"
         ) from None
     values = {name: int(value) if str(value).isdigit() else value for name, value in spread.slurm.items()}
-    known = executor._valid_parameters()
+    known = executor._valid_parameters() - {"setup", "teardown", "srun_args", "use_srun", "additional_parameters"}
     other = {name.replace("_", "-"): value for name, value in values.items() if name not in known}
     executor.update_parameters(
         **{"job_name": "fate", **{name: value for name, value in values.items() if name in known}},
