@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fate.errors import FateError, FateWarning
-from fate.workflows.spread import beside, check_devices, open_spread, run_jobs
+from fate.workflows.spread import Spread, beside, check_devices, open_spread, run_jobs
 from tests.workflows import parts
 from tests.workflows.parts import write_slurm
 
@@ -51,13 +51,13 @@ def test_parts_run_in_processes_of_their_own_after_those_they_depend_on(tmp_path
     seen: list[tuple[float, float | None, str]] = []
     with pytest.warns(FateWarning, match="every part says this") as warned:
         done = run_jobs(
-            {name: partial(parts.describe, tmp_path, name) for name in names}, open_spread("cpu,cpu"),
+            {name: partial(parts.describe, tmp_path, name) for name in names}, Spread("cuda", ("3", "GPU-a")),
             tmp_path / "jobs", after={names[0]: {"a", "b"}},
             progress=lambda done, total=1.0, text="", part="", /: seen.append((done, total, text)),
         )  # fmt: skip
     assert done.keys() == set(names)
     assert len({facts["process"] for facts in done.values()} | {os.getpid()}) == 4
-    assert {facts["CUDA_VISIBLE_DEVICES"] for facts in done.values()} == {""}  # the CPU was asked for
+    assert {facts["CUDA_VISIBLE_DEVICES"] for facts in done.values()} == {"3", "GPU-a"}
     assert len([each for each in warned if issubclass(each.category, FateWarning)]) == 1  # once, and not once a job
     assert seen[-1] == (3, 3, "3 of 3 jobs done")
     logs = "".join(log.read_text() for log in (tmp_path / "jobs").glob("*_log.out"))
@@ -103,6 +103,8 @@ def test_ctrl_c_stops_all_jobs_in_order(tmp_path: Path, devices: str, slurm: Pat
     assert "stops when all jobs have ended" in text
     assert text.count("Traceback") == 1  # that of the script; jobs print none
     _wait_for(tmp_path / "a.ended", tmp_path / "b.ended")
+    if devices == "cpu,cpu":
+        assert {file.suffix for file in (tmp_path / "jobs").iterdir()} == {".out"}
 
 
 def test_jobs_end_when_the_command_is_killed(tmp_path: Path) -> None:

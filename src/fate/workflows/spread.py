@@ -183,6 +183,9 @@ class _Jobs:
 
         slot = self.free.pop(0)
         local = None if self.spread.slurm is not None else (slot, os.getpid())
+        if local is not None:  # torch may look for GPUs when it is imported, before the job sets its own
+            gpus = (int(slot),) if slot.isdigit() else ()
+            self._executor.update_parameters(gpus_per_node=len(gpus), visible_gpus=gpus)
         job = _Job(name, function, self._share_file(name), self.spread.threads, local)
         # Ctrl-C in a terminal reaches all of its processes: jobs ignore it and get one SIGTERM from this process
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -200,8 +203,9 @@ class _Jobs:
                 continue
             del self.running[name]
             self.free.append(slot)
-            yield name, *self._outcome(job)
-            self._share_file(name).unlink(missing_ok=True)
+            outcome = self._outcome(job)
+            self._clear(name, job)
+            yield name, *outcome
 
     def _outcome(self, job: Any) -> tuple[Any, str]:
         log = job.paths.stdout
@@ -216,9 +220,6 @@ class _Jobs:
             if text not in self._warned:
                 self._warned.add(text)
                 warn(text)
-        if not problem:
-            for file in (job.paths.result_pickle, job.paths.submitted_pickle):
-                file.unlink(missing_ok=True)
         return result, f"{problem} (log: {log})" if problem else ""
 
     def share(self, name: str) -> float:
@@ -239,6 +240,13 @@ class _Jobs:
         if self.spread.slurm is None:
             while not all(job.done() for job, _ in self.running.values()):
                 time.sleep(POLL_S)
+        for name, (job, _) in self.running.items():
+            self._clear(name, job)
+
+    def _clear(self, name: str, job: Any) -> None:
+        """Remove the files of a job but its log."""
+        for file in (job.paths.result_pickle, job.paths.submitted_pickle, self._share_file(name)):
+            file.unlink(missing_ok=True)
 
     def _share_file(self, name: str) -> Path:
         return self.folder.absolute() / f".{re.sub(r'[^A-Za-z0-9.-]+', '-', name)}.share"
