@@ -136,12 +136,14 @@ def run_jobs(
     """
     sorter = TopologicalSorter({name: (after or {}).get(name, set()) for name in parts})
     sorter.prepare()
+    needed = set[str]().union(*(after or {}).values())
     ready: list[str] = []
     results: dict[str, Any] = {}
     failed: dict[str, str] = {}
     with _stopped_in_order(_Jobs(spread, folder)) as jobs:
         while sorter.is_active():
             ready += sorter.get_ready()
+            ready.sort(key=lambda name: name not in needed)  # others wait for these
             while ready and jobs.free:
                 jobs.start(ready[0], parts[ready.pop(0)])
             if not jobs.running:
@@ -262,7 +264,7 @@ def _stopped_in_order(jobs: _Jobs) -> Iterator[_Jobs]:
         yield jobs
     except BaseException:
         if jobs.running:
-            os.write(2, b"\nstops when all jobs have ended; again Ctrl-C: at once\n")
+            os.write(2, b"\nstops when all jobs have ended; Ctrl-C again does not wait\n")
         jobs.stop()
         raise
     finally:
@@ -313,6 +315,7 @@ class _Job:
         """Return what went wrong, or an empty text, then all warnings, and the result."""
         if self.local is not None:
             os.environ["CUDA_VISIBLE_DEVICES"], waiting = self.local
+            os.setpgid(0, 0)  # together with the processes that load data for it
             threading.Thread(target=_stop_after, args=(waiting,), daemon=True).start()
         import torch  # noqa: PLC0415
 
@@ -328,7 +331,7 @@ class _Job:
             except FateError as error:
                 problem = str(error)
             except torch.OutOfMemoryError as error:
-                problem = f"{str(error).split('. ')[0]}; give smaller batches"
+                problem = f"{str(error).split('. ')[0]}; give smaller batches, or fewer jobs at a time"
             except KeyboardInterrupt:
                 problem = "it was stopped"
         for each in caught:
@@ -355,14 +358,15 @@ class _Job:
 
 
 def _stop_after(process: int) -> None:
-    """Stop this process when another one has ended."""
+    """Stop this process when another one has ended; after half a minute, kill it and all processes of its group."""
     while True:
         time.sleep(1.0)
         try:
             os.kill(process, 0)
         except ProcessLookupError:
             os.kill(os.getpid(), signal.SIGTERM)
-            return
+            time.sleep(30.0)
+            os.killpg(0, signal.SIGKILL)
 
 
 def run_shards(
