@@ -128,7 +128,7 @@ def test_parts_are_jobs_of_two_nodes_of_a_slurm_cluster(tmp_path: Path, slurm: P
 
 def test_what_sbatch_refuses_is_one_sentence(tmp_path: Path, slurm: Path) -> None:
     spread = open_spread("slurm:2", {"partition": "closed"})
-    with pytest.raises(FateError, match="no SLURM job can be submitted .*invalid partition specified: closed"):
+    with pytest.raises(FateError, match="a: cannot be started .*invalid partition specified: closed"):
         run_jobs({"a": parts.refuse}, spread, tmp_path / "jobs")
 
 

@@ -24,12 +24,13 @@ from typing import Any
 from fate.errors import FateError, FateWarning, list_names, warn
 from fate.processes import allowed_processors
 from fate.progress import Progress
-from fate.text import one_line
 
 #: Seconds between two looks at the running jobs, and between two reports of one job.
 POLL_S, REPORT_S = 0.2, 1.0
 #: Time limit of a SLURM job in minutes, unless another one is given; jobs of this machine have none that matters.
 DAY_MIN, YEAR_MIN = 24 * 60, 365 * 24 * 60
+#: Jobs that failed whose problem and log an error names; it only lists the others.
+MOST_NAMED = 5
 #: Settings of SLURM by which a user asks for GPUs.
 GPU_SETTINGS = ("gpus_per_node", "gpus_per_task", "gres")
 _LISTED = re.compile(r"cpu(,cpu)*|cuda:\d{1,3}(,cuda:\d{1,3})*")
@@ -161,10 +162,11 @@ def run_jobs(
     if failed:
         left = len(parts) - len(results) - len(failed)
         waiting = f", and {left} that depend on them were not started" if left else ""
-        problems = "; ".join(f"{name}: {problem}" for name, problem in failed.items())
+        named = [f"{name}: {problem}" for name, problem in failed.items()]
+        more = f"; also {', '.join([*failed][MOST_NAMED:])}" if len(failed) > MOST_NAMED else ""
         raise FateError(
-            f"{len(failed)} of {len(parts)} jobs failed{waiting}: {problems}; the same command goes on with what is"
-            " missing"
+            f"{len(failed)} of {len(parts)} jobs failed{waiting}: {'; '.join(named[:MOST_NAMED])}{more}; the same"
+            " command goes on with what is missing"
         )
     return results
 
@@ -193,8 +195,9 @@ class _Jobs:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.running[name] = self._executor.submit(job), slot
-        except (FailedJobError, OSError) as error:  # sbatch refuses its options, or is missing
-            raise FateError(f"no SLURM job can be submitted ({one_line(str(error))}); check the settings") from None
+        except (FailedJobError, OSError) as error:  # sbatch refuses its options, or the disk is full
+            reason = " ".join(str(error).split())
+            raise FateError(f"{name}: cannot be started ({reason}); check the settings, and run this again") from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -313,6 +316,7 @@ class _Job:
 
     def __call__(self) -> tuple[str, list[str], Any]:
         """Return what went wrong, or an empty text, then all warnings, and the result."""
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt
         if self.local is not None:
             os.environ["CUDA_VISIBLE_DEVICES"], waiting = self.local
             os.setpgid(0, 0)  # together with the processes that load data for it
@@ -321,7 +325,6 @@ class _Job:
 
         if self.threads is not None and not os.environ.get("OMP_NUM_THREADS"):
             torch.set_num_threads(min(torch.get_num_threads(), self.threads))
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt
         print(f"{self.name} begins", flush=True)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", FateWarning)
