@@ -71,9 +71,10 @@ def without_times(file: Path) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "devices",
-    [("cpu,cpu",), pytest.param(("slurm:2", "--slurm", "gpus_per_node=0"), marks=pytest.mark.slow)],
+    [("cpu,cpu",), ("slurm:2", "--slurm", "gpus_per_node=0")],
     ids=["here", "slurm"],
 )
 def test_simulated_bytes_do_not_depend_on_the_number_of_processes(
@@ -104,6 +105,7 @@ def test_shards_that_are_simulated_by_hand_are_brought_together(tmp_path: Path) 
     assert next((parts / "val").glob("*.dat")).stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_an_evaluation_on_two_devices_is_that_on_one(dataset: Path, model: Path, tmp_path: Path) -> None:
     words = ("evaluate", model, dataset, "--kind", "own", "--hz", "20", "--streams", "1")
     one = run(*words, "--json", tmp_path / "one.json", "--predictions", tmp_path / "one")

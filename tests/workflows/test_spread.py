@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from fate.errors import FateError, FateWarning
 from fate.workflows.spread import Spread, beside, check_devices, open_spread, run_jobs
@@ -25,9 +26,11 @@ from functools import partial
 from pathlib import Path
 from fate.workflows.spread import open_spread, run_jobs
 from tests.workflows import parts
-home = Path(sys.argv[1])
-run_jobs({name: partial(parts.sleep, home, name) for name in "ab"}, open_spread(sys.argv[2]), home / "jobs")
+home, devices = Path(sys.argv[1]), sys.argv[2]
+spread = open_spread(devices, {"gpus_per_node": 0} if devices.startswith("slurm") else None)
+run_jobs({name: partial(parts.sleep, home, name) for name in "ab"}, spread, home / "jobs")
 """
+CPU = {"gpus_per_node": 0}  # jobs of SLURM without a GPU
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no process groups and no SLURM")
 
@@ -116,14 +119,22 @@ def test_jobs_end_when_the_command_is_killed(tmp_path: Path) -> None:
 
 
 def test_parts_are_jobs_of_two_nodes_of_a_slurm_cluster(tmp_path: Path, slurm: Path) -> None:
-    settings = {"partition": "gpu", "time": "30", "reservation": "us", "cpus_per_task": "2"}
+    settings = {"partition": "gpu", "time": "30", "reservation": "us", "cpus_per_task": "2", "gpus_per_node": 0}
     work = {name: partial(parts.describe, tmp_path, name) for name in ("a", "b")}
     with pytest.warns(FateWarning):
         done = run_jobs(work, open_spread("slurm:2", settings), tmp_path / "jobs")
     assert {facts["SLURMD_NODENAME"] for facts in done.values()} == {"node1", "node2"}
     script = (slurm / "100" / "script").read_text()
-    for line in ("partition=gpu", "time=30", "reservation=us", "cpus-per-task=2", "gpus-per-node=1", "job-name=fate"):
+    for line in ("partition=gpu", "time=30", "reservation=us", "cpus-per-task=2", "job-name=fate"):
         assert f"#SBATCH --{line}\n" in script
+    assert "gpus" not in script
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="jobs on this machine find a GPU")
+def test_a_slurm_job_asks_for_a_gpu_and_says_if_it_has_none(tmp_path: Path, slurm: Path) -> None:
+    with pytest.raises(FateError, match="a: torch finds no GPU on .*; give gpus_per_node=0 for jobs on the CPU"):
+        run_jobs({"a": parts.kill}, open_spread("slurm:1"), tmp_path / "jobs")
+    assert "#SBATCH --gpus-per-node=1\n" in (slurm / "100" / "script").read_text()
 
 
 def test_what_sbatch_refuses_is_one_sentence(tmp_path: Path, slurm: Path) -> None:
@@ -134,14 +145,14 @@ def test_what_sbatch_refuses_is_one_sentence(tmp_path: Path, slurm: Path) -> Non
 
 def test_a_slurm_job_continues_after_its_time_limit(tmp_path: Path, slurm: Path) -> None:
     work = {"a": partial(parts.reach_time_limit, tmp_path)}
-    assert run_jobs(work, open_spread("slurm:1"), tmp_path / "jobs") == {"a": "continued"}
+    assert run_jobs(work, open_spread("slurm:1", CPU), tmp_path / "jobs") == {"a": "continued"}
     assert [job.name for job in slurm.iterdir()] == ["100"]
 
 
 @pytest.mark.slow
 def test_a_slurm_job_that_is_killed_is_named(tmp_path: Path, slurm: Path) -> None:
     with pytest.raises(FateError, match="shard 1/1: it ended without a result, .*'reading drive.raw'"):
-        run_jobs({"shard 1/1": parts.kill}, open_spread("slurm:1"), tmp_path / "jobs")
+        run_jobs({"shard 1/1": parts.kill}, open_spread("slurm:1", CPU), tmp_path / "jobs")
 
 
 def test_a_machine_without_slurm_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,8 +187,6 @@ def test_devices_are_found_and_settings_of_slurm_are_for_slurm() -> None:
 
 
 def test_gpus_are_those_that_this_process_may_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

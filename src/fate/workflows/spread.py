@@ -8,6 +8,7 @@ stopped continues from the files it has written, so the same command can always 
 from __future__ import annotations
 
 import os
+import platform
 import re
 import signal
 import threading
@@ -190,7 +191,8 @@ class _Jobs:
         if local is not None:  # torch may look for GPUs when it is imported, before the job sets its own
             gpus = (int(slot),) if slot.isdigit() else ()
             self._executor.update_parameters(gpus_per_node=len(gpus), visible_gpus=gpus)
-        job = _Job(name, function, self._share_file(name), self.spread.threads, local)
+        needs_gpu = local is None and self.spread.device == "cuda"
+        job = _Job(name, function, self._share_file(name), self.spread.threads, needs_gpu, local)
         # Ctrl-C in a terminal reaches all of its processes: jobs ignore it and get one SIGTERM from this process
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -312,6 +314,7 @@ class _Job:
     function: Callable[..., Any]
     share_file: Path
     threads: int | None
+    needs_gpu: bool  #: whether SLURM should have given it a GPU
     local: tuple[str, int] | None  #: on this machine, CUDA_VISIBLE_DEVICES and the process that waits for the result
 
     def __call__(self) -> tuple[str, list[str], Any]:
@@ -330,6 +333,10 @@ class _Job:
             warnings.simplefilter("always", FateWarning)
             problem, result = "", None
             try:
+                if self.needs_gpu and not torch.cuda.is_available():
+                    raise FateError(
+                        f"torch finds no GPU on {platform.node()}; give gpus_per_node=0 for jobs on the CPU"
+                    )
                 result = self.function(progress=partial(self._report, [0.0]))
             except FateError as error:
                 problem = str(error)
