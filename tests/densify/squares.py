@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,10 @@ SENSOR, CLASSES = (64, 64), ("car", "pedestrian")
 LENGTHS_US = (330_000, 210_000, 270_000)
 
 
-def squares(folder: Path, start_us: int = 1_000_007) -> Dataset:
-    """Three short recordings that begin at an odd time, with a box every 100 ms."""
+def squares(folder: Path, start_us: int = 1_000_007, lengths_us: Sequence[int] = LENGTHS_US) -> Dataset:
+    """Three short recordings, or others, that begin at an odd time, with a box every 100 ms."""
     (folder / "classes.txt").write_text("\n".join(CLASSES))
-    for number, length in enumerate(LENGTHS_US):
+    for number, length in enumerate(lengths_us):
         random = np.random.default_rng(number)
         t = np.sort(random.integers(0, length, length // 100))
         t[0] = 0

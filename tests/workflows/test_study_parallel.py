@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import threading
-import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -18,10 +11,9 @@ from fate.workflows.studies.declared import STUDIES, read_recipe
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
-from fate.workflows.studies.parallel import STOPPED, Part, find_parts, run_parts
-from fate.workflows.studies.runner import Runner
-
-A, B, C = (Part("train", f"sim/{name}", 0) for name in "abc")
+from fate.workflows.spread import open_spread
+from fate.workflows.studies.parallel import Part, find_parts, run_parts, work_on
+from fate.workflows.studies.runner import Runner, StudyStoppedError
 
 
 class Known:
@@ -79,97 +71,26 @@ def test_what_is_done_is_not_done_again_nor_what_it_alone_was_built_on() -> None
     }
 
 
-def _runner(folder: Path) -> Runner:
-    return Runner(STUDIES["smoke"], "", folder, "cpu")
+def test_a_training_that_stops_is_no_part_that_is_done() -> None:
+    class Stopping(Runner):
+        def train(self, recipe: str, seed: int) -> Path:
+            self.report(f"{recipe}: asked to stop")
+            raise StudyStoppedError
 
-
-def _note(runner: Runner, part: Part, answer: Connection) -> None:
-    """Leaves a file; "b" fails, and "c" ends as a process does that was killed."""
-    (runner.out / part.recipe[-1]).touch()
-    if part.recipe == "sim/b":
-        answer.send("it was told to fail")
-    if part.recipe == "sim/c":
-        os._exit(9)
-
-
-@pytest.mark.slow
-def test_a_part_begins_after_those_it_waits_for(tmp_path: Path) -> None:
-    late = Part("label", "sim/a", 0)
-    assert run_parts({late: {A}, A: set()}, 2, _runner(tmp_path), _note_in_order)
-    assert (tmp_path / "log").read_text().split() == ["train", "label"]
-
-
-def _note_in_order(runner: Runner, part: Part, answer: Connection) -> None:
-    with (runner.out / "log").open("a") as file:
-        file.write(f"{part.work}\n")
+    said: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        work_on(
+            Stopping(STUDIES["smoke"], "", Path(), "cpu"), Part("train", "sim/a", 0),
+            lambda done, total=1.0, text="", part="", /: said.append(text),
+        )  # fmt: skip
+    assert said == ["sim/a: asked to stop"]
 
 
 @pytest.mark.slow
-def test_a_failure_takes_only_what_builds_on_it_and_is_told(tmp_path: Path) -> None:
-    after_b, after_c = Part("train", "sim/after-b", 0), Part("train", "sim/after-c", 0)
-    parts: dict[Part, set[Part]] = {B: set(), C: set(), after_b: {B}, after_c: {A, C}, A: set()}
-    with pytest.raises(FateError, match=r"2 of 5 parts failed.* 2 were not started") as told:
-        run_parts(parts, 2, _runner(tmp_path), _note)
-    assert "sim/b, seed 0 (train): it was told to fail" in str(told.value)
-    assert "ended with 9" in str(told.value)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["a", "b", "c"]
-
-
-def _wait_for_signal(runner: Runner, part: Part, answer: Connection) -> None:
-    heard = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: heard.set())
-    (runner.out / part.recipe[-1]).touch()
-    if heard.wait(60):
-        answer.send(STOPPED)
-
-
-def _leave_a_worker(runner: Runner, part: Part, answer: Connection) -> None:
-    """Has a child of its own, and is deaf to SIGTERM."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    (runner.out / "child.part").write_text(str(child.pid))
-    (runner.out / "child.part").rename(runner.out / "child")
-    child.wait()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes as Linux shows them")
-def test_a_second_signal_ends_all_at_once_with_those_that_load(tmp_path: Path) -> None:
-    def ask() -> None:
-        while not (tmp_path / "child").exists():
-            time.sleep(0.05)
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.5)
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    assert not run_parts({A: set()}, 1, _runner(tmp_path), _leave_a_worker)
-    asking.join()
-    child = int((tmp_path / "child").read_text())
-    for _ in range(100):  # whoever adopts it takes a moment to see that it is dead
-        if not _is_alive(child):
-            break
-        time.sleep(0.1)
-    assert not _is_alive(child)
-
-
-def _is_alive(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
-
-
-@pytest.mark.slow
-def test_a_signal_is_passed_on_and_nothing_new_begins(tmp_path: Path) -> None:
-    def ask() -> None:
-        while not (tmp_path / "a").exists():
-            time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    before = signal.getsignal(signal.SIGTERM)
-    asking = threading.Thread(target=ask)
-    asking.start()
-    assert not run_parts({A: set(), B: {A}, C: set()}, 1, _runner(tmp_path), _wait_for_signal)
-    asking.join()
-    assert signal.getsignal(signal.SIGTERM) is before
-    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+def test_a_failure_is_named_with_what_was_not_started(tmp_path: Path) -> None:
+    train, evaluate = Part("train", "sim/fate-s-nano-20hz", 0), Part("evaluate", "sim/fate-s-nano-20hz", 0)
+    runner = Runner(STUDIES["smoke"], str(tmp_path / "none"), tmp_path, "cpu")
+    with pytest.raises(FateError, match="1 of 2 jobs failed, and 1 that depend on them were not started") as raised:
+        run_parts({train: set(), evaluate: {train}}, open_spread("cpu", jobs=2), runner, tmp_path / "jobs")
+    assert "train sim/fate-s-nano-20hz, seed 0: " in str(raised.value)
+    assert str(tmp_path / "none") in str(raised.value)

@@ -111,6 +111,13 @@ def parse_shard(text: str) -> tuple[int, int]:
     return int(parts[0]), int(parts[1])
 
 
+def parse_devices(text: str) -> str:
+    """Refuse a text that names no devices."""
+    from fate.workflows.spread import check_devices
+
+    return check_devices(text)
+
+
 def parse_names(text: str) -> list[str]:
     """``"car,pedestrian"`` → ``["car", "pedestrian"]``."""
     names = [name.strip() for name in text.split(",")]
@@ -175,6 +182,8 @@ Window = Annotated[Any, Option(parser=parse_duration)]
 Time = Annotated[Any, Option(parser=parse_time)]
 Share = Annotated[float, Option(min=0, max=1)]
 Shard = Annotated[Any, Option(parser=parse_shard)]
+Devices = Annotated[Any, Option(parser=parse_devices, autocompletion=lambda: ["all", "cpu,cpu", "slurm:"])]
+Slurm = Annotated[list[str] | None, Option()]
 Score = Annotated[Any, Option(parser=choice("product", "class"))]
 Workers = Annotated[int, Option(min=0)]
 
@@ -210,6 +219,20 @@ def bad_usage() -> Iterator[None]:
         yield
     except FateError as error:
         raise typer.BadParameter(with_options(str(error))) from None
+
+
+def spread_options(
+    devices: str | None, slurm: Sequence[str] | None, device: str = "auto", shard: tuple[int, int] = (1, 1)
+) -> dict[str, Any]:
+    """The arguments ``devices`` and ``slurm`` of commands that share their work, if these options go together."""
+    with bad_usage():
+        settings = parse_pairs("--slurm", slurm, "NAME=VALUE, such as partition=gpu")
+        if settings and not (devices or "").startswith("slurm:"):
+            raise FateError(f"--slurm {slurm and slurm[0]} was given; it goes with --devices slurm:N")
+        if devices is not None and (device != "auto" or shard != (1, 1)):
+            other = f"--device {device}" if device != "auto" else f"--shard {shard[0]}/{shard[1]}"
+            raise FateError(f"--devices {devices} and {other} were given; give one of them")
+    return {"devices": devices, "slurm": settings or None}
 
 
 def check_outputs(

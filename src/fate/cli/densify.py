@@ -29,15 +29,18 @@ def densify(
     as_detected: bool = False,
     as_paper: bool = False,
     device: Device = "auto",
+    devices: args.Devices = None,
+    slurm: args.Slurm = None,
     batch: int = Option(64, min=1),
     workers: args.Workers = 0,
     json_file: str | None = None,
     kind: str | None = None,
     sensor: args.Sensor = None,
 ) -> None:
+    spread = args.spread_options(devices, slurm, device, shard)
     if check is not None:
-        if model is not None or labels is None or out is not None:
-            raise BadParameter("--check TRUTH goes with --labels DIR and without MODEL, DATASET and --out")
+        if model is not None or labels is None or out is not None or devices is not None:
+            raise BadParameter("--check TRUTH goes with --labels DIR and without MODEL, DATASET, --out and --devices")
         _check(check, labels, hz, split, kind, sample, json_file)
         return
     if model is None or dataset is None or out is None:
@@ -65,7 +68,7 @@ def densify(
     find_weights(model)
     args.check_inputs(dataset)
     opened = as_dataset(dataset, split, kind=kind, usual="train", sensor=sensor)
-    chosen = pick_device(device)
+    chosen = pick_device(device) if devices is None else device
 
     from fate.workflows.commands import densify as run
 
@@ -77,8 +80,8 @@ def densify(
         )
     with args.progress_bar("densifying") as update:
         done = run(
-            detector, opened, out, rates, options=options, shard=shard, device=chosen, batch_size=batch,
-            workers=workers, progress=update,
+            detector if devices is None else model, opened, out, rates, options=options, shard=shard, device=chosen,
+            batch_size=batch, workers=workers, progress=update, **spread,
         )  # fmt: skip
     print(
         f"{out}: {plural(done.recordings, 'recording')}, {done.skipped} of them done before,"

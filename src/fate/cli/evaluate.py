@@ -25,6 +25,8 @@ def evaluate(
     score: args.Score = "product",
     max_overlap: float | None = Option(None, min=0, max=1),
     device: Device = "auto",
+    devices: args.Devices = None,
+    slurm: args.Slurm = None,
     streams: int = Option(8, min=1),
     workers: args.Workers = 0,
     shard: args.Shard = "1/1",
@@ -36,6 +38,7 @@ def evaluate(
     from fate.evaluation.protocols import named_protocol
     from fate.inference.loading import find_weights, means_a_model
 
+    spread = args.spread_options(devices, slurm, device, shard)
     with args.bad_usage():
         rates = args.parse_rates(hz)
         if protocol is not None:
@@ -54,15 +57,19 @@ def evaluate(
         opened = as_dataset(dataset, split, kind=kind, usual="test").checked()
     for fault in opened.faults:
         args.printer(json_file)(f"dataset: {fault}")
-    chosen = pick_device(device)
+    chosen = pick_device(device) if devices is None else device
 
     from fate.view.evaluation_pictures import save_with_picture
     from fate.workflows.commands import evaluate as run
+    from fate.workflows.spread import beside
+
+    near = None if predictions is not None or json_file in (None, "-") else beside(str(json_file))
 
     with args.progress_bar("evaluating") as progress:
         done = run(
             what, opened, rates or None, protocol=protocol, label_tolerance_us=label_tolerance, window_us=window,
             images=images, shard=shard, predictions_to=predictions, progress=progress, device=chosen,
             streams=streams, workers=workers, score=score, max_overlap=max_overlap,
+            job_folder=near, **spread,
         )  # fmt: skip
     args.write_and_print(done.table(), json_file, lambda path: save_with_picture(done, path))

@@ -9,7 +9,7 @@ from typer import Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
-from fate.text import format_table, grouped
+from fate.text import format_table, grouped, plural
 
 if TYPE_CHECKING:
     from fate.simulation.writing.manifest import Manifest
@@ -25,10 +25,14 @@ def simulate(
     device: Device = "auto",
     threads: int | None = Option(None, min=1),
     no_preview: bool = False,
+    shard: args.Shard = "1/1",
+    devices: args.Devices = None,
+    slurm: args.Slurm = None,
 ) -> None:
     from fate.simulation.writing.manifest import load_manifest
     from fate.simulation.writing.request import Request, check_folder
 
+    spread = args.spread_options(devices, slurm, device, shard)
     with args.bad_usage():
         Request(profile, seed, seconds, recordings, at_rest=at_rest)
     check_folder(folder)
@@ -37,16 +41,22 @@ def simulate(
     begun = load_manifest(folder) if device == "auto" else None
     begun_on_cpu = begun is not None and any(entry.device == "cpu" for entry in begun.recordings)
     on_cpu = device == "cpu" or (device == "auto" and (begun_on_cpu or find_spec("triton") is None))
-    chosen = "cpu" if on_cpu else pick_device(device, announce=False)
+    chosen = "cpu" if on_cpu or devices is not None else pick_device(device, announce=False)
 
     from fate.workflows.simulate import simulate as make
 
     with args.progress_bar("simulating") as update:
         done = make(
             folder, recordings, seconds, profile, seed, device=chosen, threads=threads, preview=not no_preview,
-            at_rest=at_rest, progress=update,
+            at_rest=at_rest, shard=shard, progress=update, **spread,
         )  # fmt: skip
-    print(_summary(folder, done, chosen))
+    if shard != (1, 1):
+        print(
+            f"{folder}: shard {shard[0]}/{shard[1]} has {plural(len(done.recordings), 'recording')}; when all shards"
+            " are done, run the command without --shard to bring them together"
+        )
+        return
+    print(_summary(folder, done, ", ".join(dict.fromkeys(entry.device for entry in done.recordings))))
 
 
 def _summary(folder: str, done: Manifest, device: str) -> str:

@@ -21,6 +21,8 @@ def study(
     seed: list[int] | None = None,
     row: list[str] | None = None,
     device: str = Option("auto", parser=args.choice("auto", "cpu", "cuda")),
+    devices: args.Devices = None,
+    slurm: args.Slurm = None,
     workers: args.Workers = 4,
     jobs: int = Option(1, min=1),
     setting: list[str] | None = None,
@@ -34,6 +36,7 @@ def study(
     if list_all:
         print(list_studies())
         return
+    spread = args.spread_options(devices, slurm, device)
     with args.bad_usage():
         if name is None:
             raise FateError("STUDY is missing; give the name of a study, such as smoke; --list prints all")
@@ -41,7 +44,7 @@ def study(
         chosen: dict[str, Any] = {
             "scale": scale, "seeds": seeds, "only": seed or (), "rows": row or (), "settings": setting or (),
             "weights": given, "score": score, "device": device,
-            "workers": workers, "jobs": jobs,
+            "workers": workers, "jobs": jobs, **spread,
         }  # fmt: skip
         StudyOptions(name, **chosen)
         if dataset is None and name != "smoke":

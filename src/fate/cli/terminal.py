@@ -144,6 +144,7 @@ OTHER_NAMES = {
     "format=NAME": "--to NAME",
     "label_tolerance_us=5000": "--label-tolerance 5ms",
     "sensor=(height, width)": "--sensor WIDTHxHEIGHT",
+    "predictions_to=DIR": "--predictions DIR or --json FILE",
 }
 #: Arguments that are options of the same name.
 SAME_NAMES = (

@@ -82,11 +82,10 @@ def densify(
     """
     chosen = options or TrackletOptions()
     dataset = with_classes(dataset, detector.classes)
-    rates = _checked(detector, dataset, hz)
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise FateError(f"device {device} was given; torch finds no GPU here; give cpu")
     recordings = sharded(dataset.recordings, shard)
-    folder = begin_dense_labels(out, _facts(detector, dataset, chosen), rates)
+    folder, rates = begin_labels(detector, dataset, out, hz, chosen)
     plan = list(_plan(folder, recordings, rates))
     busy = {recording.name for work in plan for recording in work.recordings}
     done = Densified(folder, len(recordings), skipped=len(recordings) - len(busy))
@@ -118,6 +117,18 @@ def densify(
         if pool is not None:
             pool.shutdown(cancel_futures=True)
     return done
+
+
+def begin_labels(
+    detector: Detector,
+    dataset: Dataset,
+    out: str | os.PathLike[str],
+    hz: Sequence[float],
+    options: TrackletOptions | None = None,
+) -> tuple[DenseLabels, tuple[float, ...]]:
+    """Refuse what :func:`densify` cannot do, and return the folder to write to and the rates in increasing order."""
+    rates = _checked(detector, dataset, hz)
+    return begin_dense_labels(out, _facts(detector, dataset, options or TrackletOptions()), rates), rates
 
 
 @dataclass(frozen=True)

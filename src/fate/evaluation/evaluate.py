@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -181,6 +181,7 @@ def evaluate(
     images: str | os.PathLike[str] | None = None,
     shard: tuple[int, int] = (1, 1),
     predictions_to: str | os.PathLike[str] | None = None,
+    runs: Sequence[Run] | None = None,
     progress: Progress | None = None,
     **running: Any,
 ) -> Evaluation:
@@ -197,12 +198,14 @@ def evaluate(
         images: for predictions as a plain list of COCO results, the COCO file that lists images and categories.
         shard: (i, n): only every n-th recording, from the i-th on; their predictions are merged later.
         predictions_to: a folder for one file of predictions per rate (and shard).
+        runs: what the detector has predicted before, by :func:`predict_rates`; it is not run then.
         progress: called with the share that is done.
         running: further arguments of ``predict`` (``device``, ``steps``, ``workers``, …), and ``max_overlap``, which
             suppresses duplicate boxes of DETR heads; they are kept by default, as published.
     """
     rules = named_protocol(dataset.protocol, dataset.sensor) if protocol is None else protocol
-    labelled = dataset.checked().labelled
+    dataset = dataset.checked()
+    labelled = dataset.labelled
     if not labelled:
         raise FateError(f"{dataset.root}: no recording has labels; an evaluation needs some to compare with")
     recordings = sharded(labelled, shard)
@@ -213,7 +216,7 @@ def evaluate(
         given = what
     elif not isinstance(what, Detector):
         given = _given(what, recordings, dataset, hz, images)
-    rates = tuple(given) if detector is None else _rates(dataset, recordings, hz)
+    rates = tuple(given) if detector is None else rates_of(dataset, hz)
     truth = {recording.name: recording.labels for recording in recordings}
     dense = {recording.name: _dense(recording) for recording in recordings if recording.truth_file is not None}
     compare = partial(
@@ -232,14 +235,13 @@ def evaluate(
     if max_overlap is not None:
         notes.append(f"of two boxes of a class whose IoU is above {max_overlap:g}, the weaker is dropped")
     found: list[AtRate] = []
-    for number, rate in enumerate(rates):
+    made: Iterator[Run] = iter(runs or ())
+    if detector is not None and runs is None:
+        made = predict_rates(detector, dataset, rates, shard, window_us=window_us, progress=progress, **running)
+    for rate in rates:
         run, applied = None, replace(rules.at(rate), window_us=None)
         if detector is not None:
-            part = None if progress is None else scale(progress, number / len(rates), (number + 1) / len(rates))
-            # where only sparse labels are known, predictions elsewhere are of no use and are not kept
-            keep = None if dense else _labelled_windows(recordings, truth, rate)
-            run = predict(detector, recordings, rate, keep=keep, progress=part, window_us=window_us, **running)
-            applied = rules.at(rate, window_us)
+            run, applied = next(made), rules.at(rate, window_us)
         predictions: Mapping[str, Labels] = given[rate] if run is None else run.predictions
         notes += predictions.notes if isinstance(predictions, Predictions) else ()
         if predictions_to is not None:
@@ -250,6 +252,42 @@ def evaluate(
     label_hz = {name: rate for name, labels in truth.items() if (rate := label_rate_hz(labels))}
     label_times = (found[0].scores.counts.frames, found[0].scores.counts.labelled) if found else (0, 0)
     return Evaluation(shown, dataset.name, rules, tuple(found), tuple(dict.fromkeys(notes)), label_hz, label_times)
+
+
+def predict_rates(
+    detector: Detector,
+    dataset: Dataset,
+    rates: Sequence[float],
+    shard: tuple[int, int] = (1, 1),
+    *,
+    progress: Progress | None = None,
+    **running: Any,
+) -> Iterator[Run]:
+    """Run a detector on the labelled recordings of a dataset, or of one shard of it, at one rate after another.
+
+    ``running`` are further arguments of ``predict``.
+    """
+    labelled = dataset.checked().labelled
+    recordings = sharded(labelled, shard)
+    truth = {recording.name: recording.labels for recording in recordings}
+    dense = any(recording.truth_file is not None for recording in labelled)
+    for number, rate in enumerate(rates):
+        part = None if progress is None else scale(progress, number / len(rates), (number + 1) / len(rates))
+        # where only sparse labels are known, predictions elsewhere are of no use and are not kept
+        keep = None if dense else _labelled_windows(recordings, truth, rate)
+        yield predict(detector, recordings, rate, keep=keep, progress=part, **running)
+
+
+def rates_of(dataset: Dataset, hz: Sequence[float] | None) -> tuple[float, ...]:
+    """The rates to run a detector at, given or usual; histograms have one rate, and others are refused before any work.
+
+    The dataset has a labelled recording.
+    """
+    usual = (CANONICAL_HZ,) if dataset.holds == "histograms" else PAPER_RATES
+    rates = tuple(dict.fromkeys(float(rate) for rate in hz)) if hz else usual
+    for rate in rates:
+        Grid.of(dataset.labelled[0], rate)
+    return rates
 
 
 def _refuse_unfit(
@@ -347,15 +385,6 @@ def _labelled_windows(
         name: [grid.end_us(number) for number in grid.labelled(truth[name].labelled_us)] for name, grid in grids.items()
     }
     return lambda name, ends_us: np.isin(ends_us, ends[name])
-
-
-def _rates(dataset: Dataset, recordings: Sequence[LabelledRecording], hz: Sequence[float] | None) -> tuple[float, ...]:
-    """The rates to run a detector at. Histograms have one rate: others are refused before any work."""
-    usual = (CANONICAL_HZ,) if dataset.holds == "histograms" else PAPER_RATES
-    rates = tuple(dict.fromkeys(float(rate) for rate in hz)) if hz else usual
-    for rate in rates:
-        Grid.of(recordings[0], rate)
-    return rates
 
 
 def _given(

@@ -8,22 +8,27 @@ commands (``fate.detect``, ``fate.simulate``, …) take all of this themselves.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
 
 from fate.data.dataset import Dataset
 from fate.data.opening import as_dataset, path_of
-from fate.densify.making import Densified, with_classes
+from fate.densify.making import Densified, begin_labels, with_classes
 from fate.densify.making import densify as make_labels
 from fate.densify.tracklets import TrackletOptions
 from fate.errors import FateError, warn
-from fate.evaluation.evaluate import Evaluation
+from fate.evaluation.evaluate import Evaluation, rates_of
 from fate.evaluation.evaluate import evaluate as measure
 from fate.evaluation.protocols import Protocol, named_protocol
 from fate.inference.adapting import fit_dataset
 from fate.inference.loading import Model, as_detector, choose_device, means_a_model
+from fate.inference.running import Run
+from fate.models.detector import Detector
 from fate.models.nms import Score
 from fate.progress import Progress
 from fate.rates import PAPER_RATES
@@ -31,6 +36,8 @@ from fate.training.config import TrainConfig
 from fate.training.loop import Trained
 from fate.training.loop import train as run_training
 from fate.view.evaluation_pictures import draw_samples
+from fate.workflows.sharded_evaluation import predict_on_devices
+from fate.workflows.spread import Spread, beside, open_spread, run_shards
 
 
 def train(
@@ -83,6 +90,8 @@ def densify(
     shard: tuple[int, int] = (1, 1),
     sensor: Sequence[int] | None = None,
     device: str = "auto",
+    devices: str | None = None,
+    slurm: Mapping[str, Any] | None = None,
     batch_size: int = 64,
     workers: int = 0,
     progress: Progress | None = None,
@@ -101,13 +110,27 @@ def densify(
         shard: (i, n): only every n-th recording, from the i-th on. Shards may run at the same time.
         sensor: (height, width) of the camera, for files that do not say it; for a path only.
         device: where the detector runs: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU if there is one.
+        devices: several of them, which share the recordings, in place of ``device`` and ``shard``: ``"all"`` GPUs
+            of this machine, ``"cuda:0,cuda:1"``, ``"cpu,cpu"``, or ``"slurm:8"`` for eight jobs of a SLURM cluster.
+        slurm: options of ``sbatch`` for these jobs, such as ``{"partition": "gpu", "time": 600}``.
         batch_size: about how many windows run side by side.
         workers: processes that load events.
         progress: called with the share that is done, 0 to 1.
     """
+    spread = None if devices is None else open_spread(devices, slurm)
     given = as_detector(model)
     opened = with_classes(as_dataset(dataset, split, kind=kind, usual="train", sensor=sensor), given.classes)
     detector, note = fit_dataset(given, opened.sensor, opened.name)
+    if spread is not None:
+        labels, rates = begin_labels(detector, opened, out, hz, options)
+        make = partial(densify, model, opened, out, rates, options=options, batch_size=batch_size, workers=workers)
+        has_labels = [all(labels.has(recording.name, rate) for rate in rates) for recording in opened.recordings]
+        shards = [(i, n) for i, n in spread.shards(len(has_labels)) if not all(has_labels[i - 1 :: n])]
+        parts = run_shards(partial(make, device=spread.device), shards, spread, beside(out), progress)
+        done = Densified(labels, len(has_labels), has_labels.count(True), sum(part.windows for part in parts))
+        for part in parts:
+            done.count(part.boxes)
+        return done
     if note:
         warn(note)
     return make_labels(
@@ -129,9 +152,12 @@ def evaluate(
     score: Score = "product",
     max_overlap: float | None = None,
     device: str = "auto",
+    devices: str | None = None,
+    slurm: Mapping[str, Any] | None = None,
     streams: int = 8,
     workers: int = 0,
     shard: tuple[int, int] = (1, 1),
+    job_folder: str | os.PathLike[str] | None = None,
     predictions_to: str | os.PathLike[str] | None = None,
     images: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -155,9 +181,14 @@ def evaluate(
         max_overlap: IoU above which the weaker of two boxes of a class is dropped; unless given, 0.45 for YOLOX heads
             and none for DETR heads, as published. For a detector only.
         device: where the detector runs: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU if there is one.
+        devices: several of them, which share the recordings, in place of ``device`` and ``shard``: ``"all"`` GPUs
+            of this machine, ``"cuda:0,cuda:1"``, ``"cpu,cpu"``, or ``"slurm:8"`` for eight jobs of a SLURM cluster.
+        slurm: options of ``sbatch`` for these jobs, such as ``{"partition": "gpu", "time": 600}``.
         streams: recordings that run side by side.
         workers: processes that load events.
         shard: (i, n): only every n-th recording, from the i-th on.
+        job_folder: folder for the logs of ``devices`` and, until all are done, their predictions. Unless given, it is
+            beside ``predictions_to``; without that, it is a temporary one, and a stopped evaluation begins again.
         predictions_to: folder for the predictions, one file for each rate (``--predictions``).
         images: the COCO file of the images, for predictions that are a plain list of COCO results.
         progress: called with the share that is done, 0 to 1.
@@ -165,6 +196,7 @@ def evaluate(
     Example:
         >>> print(fate.evaluate("fate-s-nano", "dataset.yaml", (20, 200)).table())            # doctest: +SKIP
     """
+    spread = None if devices is None else open_spread(devices, slurm)
     opened = as_dataset(dataset, split, kind=kind, usual="test")
     if not isinstance(protocol, Protocol):
         protocol = named_protocol(protocol or opened.protocol, opened.sensor)
@@ -172,9 +204,44 @@ def evaluate(
         protocol = replace(protocol, label_tolerance_us=label_tolerance_us)
     given: Any
     given, note = fit_dataset(as_detector(what), opened.sensor, opened.name) if means_a_model(what) else (what, "")
+    running: dict[str, Any] = {
+        "window_us": window_us, "streams": streams, "workers": workers, "score": score, "max_overlap": max_overlap
+    }  # fmt: skip
+    runs = None
+    if spread is not None:
+        if not means_a_model(what):
+            raise FateError(f"{what}: predictions were given with several devices; these are for a detector")
+        opened = opened.checked()
+        near = None if predictions_to is None else beside(predictions_to)
+        hz, runs = _run_on_devices(what, opened, hz, spread, job_folder or near, progress=progress, **running)
     done = measure(
-        given, opened, hz, protocol=protocol, window_us=window_us, images=images, shard=shard,
-        predictions_to=predictions_to, progress=progress, device=choose_device(device), streams=streams,
-        workers=workers, score=score, max_overlap=max_overlap,
+        given, opened, hz, protocol=protocol, images=images, shard=shard, predictions_to=predictions_to, runs=runs,
+        progress=progress, device=choose_device(device), **running,
     )  # fmt: skip
     return replace(done, notes=(note, *done.notes)) if note else done
+
+
+def _run_on_devices(
+    what: Model,
+    dataset: Dataset,
+    hz: Sequence[float] | None,
+    spread: Spread,
+    job_folder: str | os.PathLike[str] | None,
+    **running: Any,
+) -> tuple[tuple[float, ...], list[Run] | None]:
+    """The rates, and what a detector predicts at each of them on a dataset; None if no recording has labels."""
+    if not dataset.labelled:
+        return tuple(hz or ()), None
+    if job_folder is None and spread.slurm is not None:
+        raise FateError("jobs of SLURM need a folder on a disk that all machines share; give predictions_to=DIR")
+    rates = rates_of(dataset, hz)
+    folder = Path(mkdtemp(prefix="fate-evaluate-") if job_folder is None else job_folder)
+    runs = predict_on_devices(partial(_load_for, what, dataset), dataset, rates, spread, folder, **running)
+    if job_folder is None:  # logs of jobs that failed are kept
+        rmtree(folder)
+    return rates, runs
+
+
+def _load_for(what: Model, dataset: Dataset) -> Detector:
+    """The detector, adapted to the sensor of the dataset."""
+    return fit_dataset(as_detector(what), dataset.sensor, dataset.name)[0]

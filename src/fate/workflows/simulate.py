@@ -5,12 +5,16 @@
 A dataset is a folder of ``train|val|test/<name>_td.dat`` with ``<name>_bbox.npy`` and ``<name>_truth.npz`` beside it, a
 ``preview.mp4`` in each split, and ``manifest.json``. A run that was stopped continues when it is started
 again: recordings in the manifest are kept, all others are made again, and on a CPU the bytes are the same.
+
+A shard of a dataset is made in a hidden folder of it, ``.shard-1of4``, which is such a dataset itself. The next run
+without a shard moves its recordings into the dataset. So shards may run at the same time, also on several machines.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
+import shutil
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
@@ -41,6 +45,7 @@ from fate.simulation.writing.recording_files import ENDINGS, RecordingFiles, box
 from fate.simulation.writing.request import SHARES, RecordingJob, Request
 from fate.view.drawing import Picture, draw_boxes, draw_events, enlargement
 from fate.view.video import VideoWriter
+from fate.workflows.spread import beside, open_spread, run_shards
 
 if TYPE_CHECKING:  # torch takes seconds to load, and refusing bad arguments should not wait for it
     from fate.simulation.render.scene import RecordedPiece
@@ -61,6 +66,9 @@ def simulate(
     preview: bool = True,
     shares: tuple[float, float, float] = SHARES,
     at_rest: float = 0.0,
+    shard: tuple[int, int] = (1, 1),
+    devices: str | None = None,
+    slurm: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
     """Make a dataset, or continue one that was begun with the same arguments.
@@ -76,26 +84,54 @@ def simulate(
         preview: whether each split gets a video of up to ten seconds.
         shares: of the recordings for train, val and test; from three recordings on, each with a share has one.
         at_rest: share of the recordings whose camera stands beside the street instead of driving; 0 to 1.
+        shard: (i, n): only every n-th recording, from the i-th on, without previews. When all shards are done, a call
+            without a shard brings them together.
+        devices: several of them, which share the recordings, in place of ``device`` and ``shard``: ``"all"`` GPUs
+            of this machine, ``"cuda:0,cuda:1"``, ``"cpu,cpu"``, or ``"slurm:8"`` for eight jobs of a SLURM cluster.
+        slurm: options of ``sbatch`` for these jobs, such as ``{"partition": "gpu", "time": 600}``.
         progress: called with the simulated seconds so far and in total.
 
     Returns:
-        The manifest of the finished dataset.
+        The manifest of the finished dataset, or of the shard.
     """
     request = Request(profile, seed, seconds, recordings, shares, at_rest)
     requests.check_switch("preview", preview)
-    requests.check_machine(device, threads)
+    requests.check_machine(device if devices is None else "cpu", threads)
     home = requests.check_folder(folder)
-    requests.check_room(home, request, request.recordings - len(_existing_manifest(home, request).recordings))
+    jobs, finished = request.jobs(), {entry.index for entry in _existing_manifest(home, request).recordings}
+    if devices is not None:
+        spread = open_spread(devices, slurm)
+        requests.check_room(home, request, len(jobs) - len(finished))
+        finished |= _finished_in_shards(home, request)
+        shards = [
+            (i, n) for i, n in spread.shards(len(jobs)) if any(job.index not in finished for job in jobs[i - 1 :: n])
+        ]
+        make = partial(
+            simulate, home, recordings, seconds, profile, seed, device=spread.device,
+            threads=threads or spread.threads, shares=shares, at_rest=at_rest,
+        )  # fmt: skip
+        run_shards(make, shards, spread, beside(home), progress)
+    number, count = shard
+    if not 1 <= number <= count:
+        raise FateError(f"shard {number}/{count} was given; expected 1/{count} to {count}/{count}")
+    if count > 1:
+        jobs = [job for job in jobs[number - 1 :: count] if job.index not in finished]
+        home, preview = home / f".shard-{number}of{count}", False
+        requests.check_room(home, request, len(jobs) - len(_existing_manifest(home, request).recordings))
+    else:
+        requests.check_room(home, request, len(jobs) - len(finished))
     _make_folder(home)
     with lock_folder(home, wait_s=0) as locked:
         if not locked:
             warn(f"{home}: this disk cannot be locked; start one run at a time on it")
         manifest = _existing_manifest(home, request)
+        if count == 1:
+            manifest = _with_shards(home, manifest)
         clear_leftovers(home, manifest)
         manifest.save(home)  # first of all: a run that stops early has to be recognised
-        for split in sorted({job.split for job in request.jobs()}):
+        for split in sorted({job.split for job in jobs}):
             _make_folder(home / split)
-        run = _DatasetRun(home, manifest, device, progress)
+        run = _DatasetRun(home, manifest, jobs, device, progress)
         try:
             run.make_recordings(threads)
             if preview:
@@ -104,7 +140,7 @@ def simulate(
             text = str(error)
             if isinstance(error, OSError):
                 text = f"{error.filename or home}: {error.strerror or error}"
-            done = f"{len(run.manifest.recordings)} of {request.recordings} recordings"
+            done = f"{len(run.manifest.recordings)} of {len(jobs)} recordings"
             raise FateError(f"{text}; {done} are finished and kept, and the same command goes on from there") from error
         finally:
             run.discard_unfinished()
@@ -114,9 +150,11 @@ def simulate(
 class _DatasetRun:
     """One run: writes the pieces of all recordings and keeps the manifest up to date."""
 
-    def __init__(self, home: Path, manifest: Manifest, device: str, progress: Progress | None) -> None:
+    def __init__(
+        self, home: Path, manifest: Manifest, jobs: list[RecordingJob], device: str, progress: Progress | None
+    ) -> None:
         self.home, self.manifest, self.device, self.progress = home, manifest, device, progress
-        self.all_jobs = manifest.request.jobs()
+        self.all_jobs = jobs
         finished = {entry.index for entry in manifest.recordings}
         self.jobs = [job for job in self.all_jobs if job.index not in finished]
         self._open: dict[int, RecordingFiles] = {}
@@ -198,6 +236,33 @@ def simulate_pieces(
 
     makers = [partial(Scene, job.seed, request.profile, job.split, request.seconds, job.at_rest) for job in jobs]
     yield from record_many(makers, box_times, device, threads)
+
+
+def _shard_folders(home: Path) -> list[Path]:
+    return sorted(path for path in home.glob(".shard-*of*") if path.is_dir())
+
+
+def _finished_in_shards(home: Path, request: Request) -> set[int]:
+    """The numbers of the recordings that shards have finished and that are not in the dataset yet."""
+    return {entry.index for part in _shard_folders(home) for entry in _existing_manifest(part, request).recordings}
+
+
+def _with_shards(home: Path, manifest: Manifest) -> Manifest:
+    """Move the finished recordings of all shards into the dataset, and return its manifest with them."""
+    for part in _shard_folders(home):
+        with lock_folder(part, wait_s=0):  # refuses a shard that is being made
+            found, known = _existing_manifest(part, manifest.request), {entry.index for entry in manifest.recordings}
+            new = [entry for entry in found.recordings if entry.index not in known]
+            for name in (name for entry in new for name in entry.files):
+                _make_folder((home / name).parent)
+                os.replace(part / name, home / name)
+            if new:
+                facts = {name: getattr(found, name) for name in ("classes", "sensor", "camera")}
+                entries = sorted([*manifest.recordings, *new], key=lambda entry: entry.index)
+                manifest = replace(manifest, **facts, recordings=tuple(entries))
+                manifest.save(home)
+            shutil.rmtree(part)
+    return manifest
 
 
 def _existing_manifest(home: Path, request: Request) -> Manifest:

@@ -130,6 +130,8 @@ class StudyOptions:
     device: str = "auto"
     workers: int = 4
     jobs: int = 1
+    devices: str | None = None
+    slurm: Mapping[str, Any] | None = None
     settings: Sequence[str] = ()
     weights: Mapping[str, str | os.PathLike[str]] | None = None
     score: Score = "product"
@@ -148,6 +150,8 @@ class StudyOptions:
             raise FateError(f"seed {max(only)} was given; seeds are counted from 0: give seeds={max(only) + 1} too")
         if self.jobs < 1:
             raise FateError(f"jobs={self.jobs} was given; expected 1 or more")
+        if self.devices is not None and self.study.kind == "labels":
+            raise FateError(f"{name} was given with several devices; it runs one detector at a time: give one device")
 
     @property
     def study(self) -> Study:

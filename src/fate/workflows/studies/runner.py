@@ -77,7 +77,6 @@ class Runner:
     settings: tuple[str, ...] = ()  #: ``key.sub=value`` changes to every run
     weights: Mapping[str, Path] = field(default_factory=dict)  #: recipe → weights that are used instead of training it
     score: Score = "product"  #: what ranks boxes in evaluations
-    threads: int = 1  #: CPU threads of a process, if several run in parallel
     progress: Progress | None = None  #: takes a text about each step
 
     @cached_property

@@ -21,6 +21,7 @@ from fate.progress import Progress
 from fate.text import plural, suggest_name
 from fate.training.loop import need_lightning
 from fate.workflows.simulate import simulate
+from fate.workflows.spread import Spread, beside, open_spread
 from fate.workflows.studies.declared import StudyOptions, read_recipe
 from fate.workflows.studies.parallel import Part, find_parts, run_parts
 from fate.workflows.studies.runner import Runner, StudyStoppedError
@@ -50,8 +51,11 @@ def study(
         rows: names of the rows to run; all unless given.
         device: ``"cpu"``, ``"cuda"`` or ``"auto"``.
         workers: processes of each run that load events.
-        jobs: runs side by side, each in its own process, which prints its progress. A script that asks for several
-            needs ``if __name__ == "__main__"``. The study of labels runs one at a time.
+        jobs: runs side by side, each in its own process, whose log is in ``OUT/NAME-jobs``. The study of labels runs
+            one at a time.
+        devices: several of them, which share the runs, in place of ``device``: ``"all"`` GPUs of this machine,
+            ``"cuda:0,cuda:1"``, ``"cpu,cpu"``, or ``"slurm:8"`` for eight jobs of a SLURM cluster; each runs ``jobs``.
+        slurm: options of ``sbatch`` for these jobs, such as ``{"partition": "gpu", "time": 600}``.
         settings: changes to every run, as ``"key.sub=value"``.
         weights: ``{configuration: file}``: weights, such as an imported public checkpoint, that a row uses instead of
             training this configuration. Rows that start from the configuration start from these weights.
@@ -59,16 +63,20 @@ def study(
     """
     chosen = StudyOptions(name, **options)
     need_lightning()
+    spread = None
+    if chosen.devices is not None or chosen.jobs > 1:
+        on_gpu = chosen.device != "cpu" and torch.cuda.is_available()
+        spread = open_spread(chosen.devices or ("cuda:0" if on_gpu else "cpu"), chosen.slurm, chosen.jobs)
     path = _dataset_path(name, dataset)
     if _is_simulated(path):
-        path = _simulate(path, Path(out), chosen.device, progress)
+        path = _simulate(path, Path(out), chosen, progress)
     opened = open_dataset(path)
     runner, recipes = _make_runner(chosen, path, opened.kind, out, progress)
     may_run, may_measure, problem = True, True, ""
     if chosen.jobs > 1 and chosen.study.kind == "labels":
         runner.report(f"{chosen.jobs} jobs were asked for; {name} runs one at a time")
-    elif chosen.jobs > 1:
-        may_run, problem = False, _run_in_parallel(chosen, runner, recipes)
+    elif spread is not None:
+        may_run, problem = False, _run_in_parallel(chosen, runner, recipes, spread)
     cells: dict[str, dict[int, Any]] = {row.name: dict.fromkeys(range(chosen.seeds)) for row in chosen.study.rows}
     for seed in range(chosen.seeds):
         for row, recipe in recipes.items():
@@ -90,7 +98,7 @@ def study(
     result = kind(chosen.study, opened.name, opened.kind, seeds, cells, hours, sizes, latency)
     result.save(runner.out)
     if problem:
-        raise FateError(f"{problem} The results so far are in {runner.out / name}.md.")
+        raise FateError(f"{problem.rstrip('.')}. The results so far are in {runner.out / name}.md.")
     return result
 
 
@@ -125,10 +133,9 @@ def _make_runner(
 ) -> tuple[Runner, dict[str, str]]:
     """Return the runner of a study on a dataset of this kind, and the name of the recipe of each row."""
     recipes, changes = chosen.recipes(kind)
-    threads = max((os.cpu_count() or 1) // chosen.jobs, 1)
     runner = Runner(
         chosen.study, str(path), Path(out), chosen.device, chosen.workers, (*changes, *chosen.settings),
-        _find_weights(chosen.weights or {}, recipes), chosen.score, threads, progress,
+        _find_weights(chosen.weights or {}, recipes), chosen.score, progress,
     )  # fmt: skip
     return runner, recipes
 
@@ -139,16 +146,17 @@ def _missing_parts(chosen: StudyOptions, runner: Runner, recipes: Mapping[str, s
     return find_parts([(recipes[row], seed) for row, seed in requested], runner)
 
 
-def _run_in_parallel(chosen: StudyOptions, runner: Runner, recipes: Mapping[str, str]) -> str:
+def _run_in_parallel(chosen: StudyOptions, runner: Runner, recipes: Mapping[str, str], spread: Spread) -> str:
     """Run the missing parts in several processes; returns what went wrong, or an empty text."""
     run = runner.config(next(iter(recipes.values())), 0).run
     if run.devices * run.nodes > 1:
         raise FateError(
-            f"{chosen.jobs} runs at the same time were asked for, each on {run.devices * run.nodes} devices; give"
+            f"{len(spread.slots)} runs at the same time were asked for, each on {run.devices * run.nodes} devices; give"
             " jobs=1, or one device to each"
         )
+    parts = _missing_parts(chosen, runner, recipes)
     try:
-        if not run_parts(_missing_parts(chosen, runner, recipes), chosen.jobs, runner):
+        if not run_parts(parts, spread, runner, beside(runner.out / chosen.name)):
             runner.report("stopped; the same command continues")
     except FateError as error:
         return str(error)
@@ -198,7 +206,7 @@ def _is_simulated(path: Path) -> bool:
     return str(path) in ("sim", "smoke") and not path.exists()
 
 
-def _simulate(path: Path, out: Path, device: str, progress: Progress | None) -> Path:
+def _simulate(path: Path, out: Path, chosen: StudyOptions, progress: Progress | None) -> Path:
     """Simulate the drives of ``sim`` or ``smoke``, unless they are there, and return their folder."""
     folder = out / f"{path}-drives"
     if progress is not None:
@@ -206,6 +214,9 @@ def _simulate(path: Path, out: Path, device: str, progress: Progress | None) -> 
     if str(path) == "smoke":  # one for each split
         simulate(folder, recordings=3, seconds=1.0, seed=11, preview=False, shares=(1 / 3, 1 / 3, 1 / 3))
     else:
-        on_gpu = device != "cpu" and torch.cuda.is_available()
-        simulate(folder, recordings=300, seconds=3.0, seed=3, preview=False, device="cuda" if on_gpu else "cpu")
+        on_gpu = chosen.device != "cpu" and torch.cuda.is_available()
+        simulate(
+            folder, recordings=300, seconds=3.0, seed=3, preview=False, device="cuda" if on_gpu else "cpu",
+            devices=chosen.devices, slurm=chosen.slurm,
+        )  # fmt: skip
     return folder
