@@ -168,13 +168,19 @@ def test_no_other_divisor_comes_nearer_to_the_trained_size(height: int, width: i
 
 def test_a_twice_as_large_sensor_gives_the_same_boxes_twice_as_large(detector: StreamingDetector) -> None:
     events = drive(100_000)
-    large = Events(events.t_us, 2 * events.x + 1, 2 * events.y, events.p, (128, 128))
+    repeated = [np.repeat(column, 3) for column in (events.t_us, 2 * events.x + 1, 2 * events.y, events.p)]
+    large = Events(*repeated, (128, 128))  # a merged pixel fires after three events
     with pytest.warns(FateWarning, match="128×128, each 2×2 pixels as one"):
         big = detector.open_stream((128, 128), 100, threshold=0.05)
     plain = detector.open_stream(SENSOR, 100, threshold=0.05)
     for a, b in zip(plain.feed(events), big.feed(large), strict=True):
         assert np.allclose(2 * a.boxes, b.boxes)
         assert np.array_equal(a.scores, b.scores)
+
+
+def test_all_events_are_kept_if_the_training_kept_them_too() -> None:
+    assert adapt(small_detector(), Sensor(128, 128), downscale=2).needed == 1
+    assert adapt(small_detector(), Sensor(256, 256), downscale=2).needed == 12
 
 
 def test_what_was_done_for_another_sensor_is_said_once() -> None:
@@ -193,8 +199,9 @@ def test_boxes_stay_on_a_sensor_whose_sides_the_divisor_does_not_divide() -> Non
     assert adaptation.model.sensor == (64, 66)
     corner = np.array([[120, 120, 132, 128]], np.float32) / 2
     assert adaptation.boxes(corner).tolist() == [[120, 120, 131, 127]]
-    edge = adaptation.events(Events([0], [130], [126], [1], (127, 131)))
-    assert (edge.x.tolist(), edge.y.tolist()) == ([65], [63])
+    assert adaptation.needed == 3
+    edge = adaptation.merger()(Events([0, 1, 2], [130] * 3, [126] * 3, [1] * 3, (127, 131)))
+    assert (edge.t_us.tolist(), edge.x.tolist(), edge.y.tolist()) == ([2], [65], [63])
 
 
 @pytest.mark.parametrize("entry", real_recordings())

@@ -1,10 +1,11 @@
 """Adapts a detector to a sensor that it was not trained on.
 
 Every layer works on frames of any size, and no parameter depends on it; the encoder's x and y are relative to the
-sensor. What matters is the size of objects in pixels. A sensor that is larger than the trained one is therefore divided
-by an integer k that brings its size nearest to the trained one: each k × k pixels become one (x // k, y // k), no event
-is lost, and boxes are multiplied by k. A smaller sensor stays as it is. The detector is then built again for the
-resulting size, with the same weights.
+sensor. What matters is the size of objects in pixels, and the number of events per pixel. A sensor that is larger than
+the trained one is therefore divided by an integer k that brings its size nearest to the trained one: each k × k pixels
+become one that sums their events and fires less often (``events/merging.py``), and boxes are multiplied by k. If the
+detector was trained on recordings that were downscaled by k, as those of 1Mpx are, all events are kept, as in training.
+A smaller sensor stays as it is. The detector is then built again for the resulting size, with the same weights.
 
 Results may be worse than on the trained sensor: a detector is as good as its training on sensor, optics and scene.
 """
@@ -18,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.errors import FateError
-from fate.events.events import Events, Sensor
+from fate.events.events import Sensor
+from fate.events.merging import PixelMerger, firing_sum
 from fate.models.detector import Detector
 from fate.models.zoo import rebuild
 
@@ -31,20 +33,20 @@ class Adaptation:
     sensor: Sensor  #: of the events and of the returned boxes
     trained: Sensor  #: of the training
     divisor: int  #: k
+    needed: int = 1  #: events that a merged pixel needs to fire
 
     def describe(self) -> str:
         """One sentence on what was changed; empty if nothing was."""
         if self.sensor == self.trained:
             return ""
         how = f", each {self.divisor}×{self.divisor} pixels as one ({self.model.sensor})" if self.divisor > 1 else ""
+        if self.needed > 1:
+            how += f" that fires after {self.needed} events"
         return f"the detector was trained on a {self.trained} sensor and runs on one of {self.sensor}{how}"
 
-    def events(self, events: Events) -> Events:
-        """The events as the detector takes them; they are of ``sensor``, which the stream has checked."""
-        if self.divisor == 1:
-            return events
-        k = np.uint16(self.divisor)
-        return Events.trusted(events.t_us, events.x // k, events.y // k, events.p, self.model.sensor)
+    def merger(self) -> PixelMerger:
+        """Makes of the events of one stream what the detector takes."""
+        return PixelMerger(self.sensor, self.divisor, self.needed)
 
     def boxes(self, boxes: NDArray[np.float32]) -> NDArray[np.float32]:
         """[M, 4] xyxy of the detector in pixels of the sensor."""
@@ -67,12 +69,16 @@ def divisor_for(sensor: Sensor, trained: Sensor) -> int:
     return max(1, min((math.floor(ratio), math.ceil(ratio)), key=lambda k: abs(math.log(ratio / max(k, 1)))))
 
 
-def adapt(model: Detector, sensor: Sensor) -> Adaptation:
-    """The detector (built by ``zoo.build_model``, not changed) for events of ``sensor``."""
+def adapt(model: Detector, sensor: Sensor, downscale: int = 1) -> Adaptation:
+    """The detector (built by ``zoo.build_model``, not changed) for events of ``sensor``.
+
+    ``downscale`` is that of the recordings of its training; 1 if they were not downscaled.
+    """
     divisor = divisor_for(sensor, model.sensor)
     size = Sensor(*(-(-side // divisor) for side in sensor))
+    needed = 1 if divisor == downscale else firing_sum(divisor)
     if size == model.sensor:
-        return Adaptation(model, sensor, model.sensor, divisor)
+        return Adaptation(model, sensor, model.sensor, divisor, needed)
     if not model.description:
         raise FateError(
             f"a detector for a {model.sensor} sensor, without a description, was asked to see events of a {sensor} one;"
@@ -80,7 +86,7 @@ def adapt(model: Detector, sensor: Sensor) -> Adaptation:
         )
     other = rebuild({**model.description, "sensor": list(size)})
     other.load_state_dict(model.state_dict())
-    return Adaptation(other.eval(), sensor, model.sensor, divisor)
+    return Adaptation(other.eval(), sensor, model.sensor, divisor, needed)
 
 
 def fit_dataset(model: Detector, sensor: Sensor, name: str) -> tuple[Detector, str]:

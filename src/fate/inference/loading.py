@@ -9,7 +9,10 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from fate.data.box_files import small_sensor
+from fate.data.class_maps import PUBLIC
 from fate.errors import FateError
+from fate.events.events import Sensor
 from fate.models.table import NAMES
 from fate.text import suggest_name
 
@@ -87,7 +90,20 @@ def load_detector(
         return StreamingDetector(name_or_path, device, precision)
     given = fspath(name_or_path)
     name = given if given in bundled_weights() else Path(given).stem
-    return StreamingDetector(load_trained(given), device, precision, name)
+    return StreamingDetector(load_trained(given), device, precision, name, training_downscale(given))
+
+
+def training_downscale(name_or_path: str | PathLike[str]) -> int:
+    """The downscaling of the recordings that a detector was trained on.
+
+    Weights that do not say it, such as those of other projects, have the one that is usual for a sensor of their size.
+    """
+    from fate.models.checkpoints import read_card  # noqa: PLC0415  (torch takes seconds to load)
+
+    card = read_card(find_weights(name_or_path))
+    stated = (card.get("training") or {}).get("downscale")
+    usual = {small_sensor(public.sensor, public.downscale): public.downscale for public in PUBLIC.values()}
+    return int(stated or usual.get(Sensor.of(card["model"]["sensor"]), 1))
 
 
 def load_trained(name_or_path: str | PathLike[str]) -> Detector:

@@ -46,13 +46,22 @@ class StreamingDetector:
     """A detector with its weights, ready for recordings and cameras. ``fate.load_detector`` returns one."""
 
     def __init__(
-        self, model: Detector, device: str | torch.device = "cpu", precision: Precision | None = None, name: str = ""
+        self,
+        model: Detector,
+        device: str | torch.device = "cpu",
+        precision: Precision | None = None,
+        name: str = "",
+        downscale: int = 1,
     ) -> None:
-        """``model`` is not changed. ``name`` is shown in results; the name of the model unless given."""
+        """``model`` is not changed. ``name`` is shown in results; the name of the model unless given.
+
+        ``downscale`` is that of the recordings of its training; see ``adapting.py``.
+        """
         self.model, self.device, self.precision = model, device, precision
         self.classes = model.classes  #: names of the classes, in the order of class ids
         self.sensor = model.sensor  #: (height, width) of the training; see ``adapting.py`` for other sensors
         self.name = name or str(model.description.get("name", "detector"))
+        self._downscale = downscale
         self._adapted: dict[Sensor, Adaptation] = {}
 
     def __repr__(self) -> str:
@@ -66,7 +75,7 @@ class StreamingDetector:
         """The detector for events of a sensor; a warning says once what was changed for it."""
         size = Sensor.of(sensor)
         if size not in self._adapted:
-            self._adapted[size] = adapt(self.model, size)
+            self._adapted[size] = adapt(self.model, size, self._downscale)
             if change := self._adapted[size].describe():
                 warn(f"{change}; boxes may be less good there")
         return self._adapted[size]

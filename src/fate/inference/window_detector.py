@@ -34,6 +34,7 @@ class WindowDetector:
     ) -> None:
         """Compile and record everything, so that the first windows need not wait for it."""
         self.adaptation, self.options, self.counts = adaptation, options, StreamCounts()
+        self.merge = adaptation.merger()
         self.step = compile_for_streaming(
             adaptation.model, device, precision=precision, confidence=options.confidence, hop_us=options.hop_us,
             score=options.score, max_overlap=options.max_overlap, most=options.most,
@@ -55,7 +56,7 @@ class WindowDetector:
         if closed.restarted:
             self.reset()
         begin = time.perf_counter()
-        seen = closed.window, self.adaptation.events(closed.events)
+        seen = closed.window, self.merge(closed.events)
         batch = EventBatch.from_windows([seen if self.back is None else self.back.add(*seen)])
         found = self.step(batch)[0]
         best = slice(self.options.most)
@@ -84,6 +85,7 @@ class WindowDetector:
     def reset(self) -> None:
         """Reset state and tracks."""
         self.step.reset()
+        self.merge.reset()
         if self.back is not None:
             self.back.reset()
         if self.tracker is not None:

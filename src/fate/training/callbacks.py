@@ -224,17 +224,25 @@ def stepped(trainer: Trainer, batch_idx: int) -> bool:
     return (batch_idx + 1) % trainer.accumulate_grad_batches == 0
 
 
-def training_facts(config: TrainConfig, step: int) -> dict[str, Any]:
+def training_facts(config: TrainConfig, step: int, downscale: int) -> dict[str, Any]:
     """The facts about a training that a file of weights holds."""
-    facts = {"step": step, "strategy": config.strategy.name, "seed": config.run.seed, "data": config.data.path}
+    run, data = config.run, config.data
+    facts = {
+        "step": step,
+        "strategy": config.strategy.name,
+        "seed": run.seed,
+        "data": data.path,
+        "downscale": downscale,
+    }
     return {"training": facts}
 
 
 class Checkpoints(Callback):
     """Writes ``last.ckpt`` and ``last.safetensors`` atomically; after a signal, stops at the end of a step."""
 
-    def __init__(self, run: RunDirectory, config: TrainConfig, guard: Guard) -> None:
-        self.run, self.config, self.guard = run, config, guard
+    def __init__(self, run: RunDirectory, config: TrainConfig, guard: Guard, downscale: int = 1) -> None:
+        """``downscale`` is that of the training set."""
+        self.run, self.config, self.guard, self.downscale = run, config, guard, downscale
         self.stop_asked = self.queue_again = False
         self.saved_at = -1
         self.failed: str | None = None
@@ -274,7 +282,7 @@ class Checkpoints(Callback):
                 with draft.open("r+b") as written:  # Windows refuses to sync a file that is open for reading only
                     os.fsync(written.fileno())  # or a power cut after the rename could leave an empty file
                 os.replace(draft, checkpoint)
-                facts = training_facts(self.config, trainer.global_step)
+                facts = training_facts(self.config, trainer.global_step, self.downscale)
                 facts["training"]["fingerprint"] = self.config.fingerprint()
                 save_model(module.teacher, self.run.folder / "last.safetensors", facts=facts)
         except (OSError, RuntimeError, FateError) as error:
@@ -388,7 +396,7 @@ class Validation(Callback):
         self.run.log(f"step {step}: " + ", ".join(f"{hz} Hz {METRIC} {score}" for hz, score in shown.items()))
         try:
             if is_best:
-                facts = training_facts(self.config, step)
+                facts = training_facts(self.config, step, self.dataset.downscale)
                 facts |= {"validation": figures, "protocol": found.protocol.to_dict()}
                 save_model(module.teacher, self.run.folder / "best.safetensors", facts=facts)
                 self.best = score  # only after the weights are saved

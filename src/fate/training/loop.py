@@ -248,7 +248,7 @@ def train(
         faults.refuse(allow_missing)
         module = TrainingModule(parts.detector, parts.strategy, requested)
         guard = Guard(run)
-        checkpoints = Checkpoints(run, requested, guard)
+        checkpoints = Checkpoints(run, requested, guard, parts.dataset.downscale)
         validation = Validation(run, requested, parts.validation, draw_samples)
         metrics = Metrics(run, requested, guard, progress)
         engine = _engine(requested, parts.device, run.folder, [guard, validation, checkpoints, metrics])
