@@ -226,15 +226,8 @@ def stepped(trainer: Trainer, batch_idx: int) -> bool:
 
 def training_facts(config: TrainConfig, step: int, downscale: int) -> dict[str, Any]:
     """The facts about a training that a file of weights holds."""
-    run, data = config.run, config.data
-    facts = {
-        "step": step,
-        "strategy": config.strategy.name,
-        "seed": run.seed,
-        "data": data.path,
-        "downscale": downscale,
-    }
-    return {"training": facts}
+    facts = {"step": step, "strategy": config.strategy.name, "seed": config.run.seed, "data": config.data.path}
+    return {"training": {**facts, "downscale": downscale}}
 
 
 class Checkpoints(Callback):
