@@ -145,3 +145,45 @@ def test_training_reads_in_the_manifest_of_a_prepared_dataset_that_it_is_incompl
     fate.prepare("gen1", tmp_path / "gen1", tmp_path / "prepared")
     with pytest.raises(FateError, match="1458 of 1459 published recordings are missing"):
         fate.train(small_config(tmp_path / "prepared"), tmp_path / "run")
+
+
+# ---- recordings of the public datasets --------------------------------------------------------------------------
+
+GEN1 = (240, 304)
+GEN1_LABELS = Labels([100_000, 200_000], [1, 2], [3, 4], [40, 50], [25, 40], [0, 1])
+
+
+def gen1(folder: Path) -> Path:
+    for split, names in (("train", "abc"), ("val", "d")):
+        (folder / split).mkdir(parents=True)
+        for name in names:
+            write_events(folder / split / f"{name}_td.dat", make_events(2000, GEN1, seed=ord(name)))
+            write_labels(folder / split / f"{name}_bbox.npy", GEN1_LABELS)
+    return folder
+
+
+def test_of_a_public_dataset_a_missing_recording_and_missing_labels_are_named(tmp_path: Path) -> None:
+    folder = gen1(tmp_path / "gen1")
+    assert missing(folder) == []
+    (folder / "train" / "a_td.dat").unlink()
+    (folder / "train" / "b_bbox.npy").unlink()
+    lonely, unlabelled = missing(folder)
+    assert lonely.startswith("train/a_bbox.npy: the recording")
+    assert unlabelled.startswith("train/b: has no labels")
+    assert data_faults(open_dataset(folder, "val")).missing == []  # only the training split lacks something
+    with pytest.raises(FateError, match="incomplete"):
+        data_faults(open_dataset(folder, "train")).refuse(allow_missing=False)
+
+
+def test_a_prepared_dataset_is_compared_with_its_files_again(tmp_path: Path) -> None:
+    folder, prepared = gen1(tmp_path / "gen1"), tmp_path / "prepared"
+    fate.prepare("gen1", folder, prepared)
+    before = missing(prepared)
+    (folder / "train" / "a_td.dat").unlink()
+    with (folder / "train" / "b_td.dat").open("r+b") as file:
+        file.truncate(5000)
+    gone, cut = (fault for fault in missing(prepared) if fault not in before)
+    assert "train/a_td.dat is missing" in gone
+    assert "train/b_td.dat" in cut
+    assert "5000" in cut
+    assert [each.name for each in open_dataset(prepared, "train").recordings] == ["train/c"]

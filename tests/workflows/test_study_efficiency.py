@@ -57,3 +57,13 @@ def test_the_study_measures_parameters_and_latency(tmp_path: Path) -> None:
     told = json.loads((tmp_path / "out" / "efficiency.json").read_text())
     assert told["million_parameters"]["S5-ViT"] == pytest.approx(done.parameters["S5-ViT"])
     assert "S5-ViT + PE" not in done.latency
+    # on another dataset, given weights are measured again
+    fate.simulate(tmp_path / "other", recordings=3, seconds=1.0, seed=1, preview=False, shares=(1 / 3, 1 / 3, 1 / 3))
+    measured = next((tmp_path / "out").rglob("measured.json"))
+    evaluated = measured.with_name("evaluation.json").stat().st_mtime_ns
+    fate.study(
+        "efficiency", tmp_path / "other", tmp_path / "out", device="cpu", workers=0, rows=["S5-ViT"],
+        weights={"s5-vit-nano": tmp_path / "given.safetensors"},
+    )  # fmt: skip
+    assert json.loads(measured.read_text())["dataset"] == str(tmp_path / "other")
+    assert measured.with_name("evaluation.json").stat().st_mtime_ns > evaluated

@@ -28,6 +28,7 @@ def study(
     setting: list[str] | None = None,
     weights: list[str] | None = None,
     score: args.Score = "product",
+    allow_missing: bool = False,
     dry_run: bool = False,
     list_all: bool = False,
 ) -> None:
@@ -43,7 +44,7 @@ def study(
         given = args.parse_pairs("--weights", weights, "CONFIG=FILE, such as rvt-b=rvt-b-gen1.safetensors")
         chosen: dict[str, Any] = {
             "scale": scale, "seeds": seeds, "only": seed or (), "rows": row or (), "settings": setting or (),
-            "weights": given, "score": score, "device": device,
+            "weights": given, "score": score, "device": device, "allow_missing": allow_missing,
             "workers": workers, "jobs": jobs, **spread,
         }  # fmt: skip
         StudyOptions(name, **chosen)

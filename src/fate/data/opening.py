@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -168,7 +168,22 @@ def _describe_folder(
     if chosen == "own":
         return DatasetFiles(name, root, "own", "custom", recordings, names, sensor)
     public = PUBLIC[chosen]
-    return DatasetFiles(name, root, chosen, chosen, recordings, None, sensor or public.sensor, public.downscale)
+    lonely = tuple(find_lonely_labels(path, recordings, split))
+    size = sensor or public.sensor
+    return DatasetFiles(name, root, chosen, chosen, recordings, None, size, public.downscale, findings=lonely)
+
+
+def find_lonely_labels(
+    folder: Path, recordings: Sequence[RecordingPaths], split: str | None = None
+) -> Iterator[Finding]:
+    """A fault for each label file of Gen1 or 1Mpx, or of one split, whose recording is missing."""
+    known = {paths.labels for paths in recordings}
+    for path in sorted(folder.rglob("*_bbox.npy")) if folder.is_dir() else ():
+        if path not in known:
+            parts = path.relative_to(folder).parts
+            own = SPLITS.get(parts[0].lower()) or SPLITS.get(folder.name.lower())
+            if split is None or own == SPLITS[split]:
+                yield Finding("missing", f"{'/'.join(parts)}: the recording of these labels is missing", own)
 
 
 def _describe_simulated(manifest: manifests.Manifest, path: Path, split: str | None) -> DatasetFiles:
@@ -294,7 +309,8 @@ def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Datase
         if label_fault:
             add("bad labels", paths, f"its labels are not used: {label_fault}")
         elif paths.labels is None:
-            add("no labels", paths, "has no labels; it can be used for detection, not for training")
+            kind = "missing" if described.kind in PUBLIC else "no labels"
+            add(kind, paths, "has no labels; it can be used for detection, not for training")
         usable = replace(paths, labels=None) if label_fault else paths
         recordings.append(_make_recording(described.kind, usable, head, mapped, sensor, scale))
     protocol = public_kind(sensor) or "custom" if is_rvt else described.protocol
@@ -434,6 +450,19 @@ def _sample_labels(
 # ---- what ``fate prepare`` has written --------------------------------------------------------------------------
 
 
+def _changes(root: Path, entry: manifests.PreparedRecording) -> Iterator[Finding]:
+    """A fault for each file of a recording that is missing or of another size than when the dataset was prepared."""
+    for name, state in entry.files.items():
+        try:
+            size = (root / name).stat().st_size
+        except OSError:
+            yield Finding("missing", f"{entry.name}: {name} is missing since the dataset was prepared", entry.split)
+            continue
+        if size != state.bytes:
+            sentence = f"{entry.name}: {name} had {state.bytes} bytes when it was prepared, and has {size} now"
+            yield Finding("missing", f"{sentence}; get it again, or run fate prepare again", entry.split)
+
+
 def open_prepared(
     manifest: manifests.Manifest, kind: str | None = None, classes: Classes | None = None, downscale: int | None = None
 ) -> Dataset:
@@ -455,7 +484,12 @@ def open_prepared(
         known = len(content.recordings)
         sentence = f"{manifest.path}: fate prepare did not finish, and knows {known} recordings; run it again"
         findings.append(Finding("missing", sentence))
-    usable, sensor = [entry for entry in content.recordings if entry.usable], content.sensor
+    usable, sensor = [], content.sensor
+    for entry in content.recordings:
+        if entry.usable:
+            changes = list(_changes(root, entry))
+            findings += changes
+            usable += [] if changes else [entry]
     if sensor is None or not usable:
         raise FateError(f"{manifest.path}: lists no usable recording; see its faults, or prepare it again")
     if kind not in (None, content.kind):

@@ -35,7 +35,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 #: Lowest score of a label, by class.
-THRESHOLDS: Mapping[str, float] = {"car": 0.6, "pedestrian": 0.3}
+THRESHOLDS: Mapping[str, float] = {"car": 0.6, "pedestrian": 0.3, "two wheeler": 0.3}
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from fate.data.findings import LACKING, Finding, box_findings, sentences
 from fate.data.labelled_recording import EventOptions, check_recording, read_head
 from fate.data.layout import RecordingPaths, find_recordings
 from fate.data.manifests import FileState, PreparedRecording
+from fate.data.opening import find_lonely_labels
 from fate.data.rvt_layout import LABELS, find_sequences, open_sequence
 from fate.errors import FateError, FateWarning, MissingDependencyError
 from fate.events.events import Sensor
@@ -156,9 +157,7 @@ def _find(kind: str, root: Path) -> tuple[Sequence[RecordingPaths], list[Finding
     recordings = find_recordings(root)
     if not root.is_dir():
         raise FateError(f"{root}: is not a folder; give the folder of the dataset")
-    known = {paths.labels for paths in recordings}
-    lonely = [path.relative_to(root).as_posix() for path in sorted(root.rglob("*_bbox.npy")) if path not in known]
-    return recordings, [Finding("missing", f"{name}: the recording of these labels is missing") for name in lonely]
+    return recordings, list(find_lonely_labels(root, recordings))
 
 
 def _earlier(kind: str, root: Path, home: Path) -> dict[str, PreparedRecording]:
@@ -402,7 +401,7 @@ def _examine_labels(
     ``kind`` is the public dataset that names the class ids; None if there is none.
     """
     if path is None:
-        entry.add_fault("no labels", "has no labels; it can be used for detection, not for training")
+        entry.add_fault("missing", "has no labels; it can be used for detection, not for training")
         return None
     try:
         raw = read(path)

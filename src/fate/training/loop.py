@@ -131,8 +131,10 @@ def build(config: TrainConfig) -> TrainingParts:
     dataset = open_dataset(config.data.path, config.data.train).checked()
     validation = open_dataset(config.data.path, config.data.validate_on).checked()
     if limit := config.run.validate_recordings:
-        every = max(len(validation.labelled) // limit, 1)
-        validation = replace(validation, recordings=validation.labelled[::every][:limit])
+        all_of_them = validation.labelled
+        count = min(limit, len(all_of_them))
+        spread = tuple(all_of_them[index * len(all_of_them) // count] for index in range(count))
+        validation = replace(validation, recordings=spread)
     dataset.refuse_without_classes()
     detector = _make_detector(config.model, dataset)
     strategy = STRATEGIES[config.strategy.name](config)

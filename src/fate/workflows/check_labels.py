@@ -83,7 +83,9 @@ class LabelCheck:
             " Same recall: precision of the surest labels that find as much as interpolation does.",
         ]
         if self.sample is not None:
-            lines[1] += f" Of each rate, {self.sample} labels were drawn at random, and the same share of the truth."
+            lines[1] += (
+                f" Of each rate, up to {self.sample} labels were drawn at random, and the same share of the truth."
+            )
         for span in dict.fromkeys(row["span"] for row in self.rows):
             cells = []
             for row in (row for row in self.rows if row["span"] == span):

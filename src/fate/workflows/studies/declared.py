@@ -135,6 +135,7 @@ class StudyOptions:
     settings: Sequence[str] = ()
     weights: Mapping[str, str | os.PathLike[str]] | None = None
     score: Score = "product"
+    allow_missing: bool = False
 
     def __post_init__(self) -> None:
         name, only = self.name, self.only

@@ -45,6 +45,8 @@ AT_ONCE = 320
 PAPER_SAMPLE = 10_000
 #: Windows whose latency is measured at each rate.
 LATENCY_WINDOWS = 100
+#: What the figures of given weights were measured with.
+MEASURED = "measured.json"
 FIGURES = "figures of a study; delete it to measure them again"
 
 
@@ -77,6 +79,7 @@ class Runner:
     settings: tuple[str, ...] = ()  #: ``key.sub=value`` changes to every run
     weights: Mapping[str, Path] = field(default_factory=dict)  #: recipe → weights that are used instead of training it
     score: Score = "product"  #: what ranks boxes in evaluations
+    allow_missing: bool = False  #: whether files or boxes of the dataset may be missing
     progress: Progress | None = None  #: takes a text about each step
 
     @cached_property
@@ -96,9 +99,9 @@ class Runner:
         known = self.measured(recipe, seed)
         missing = [hz for hz in self.study.rates if hz not in known]
         if missing and may_run:
+            self._begin_measuring(recipe, seed)
             known |= self._evaluate(recipe, seed, missing)
             text = json.dumps({f"{hz:g}": known[hz] for hz in sorted(known)}, indent=1)
-            self.folder(recipe, seed).mkdir(parents=True, exist_ok=True)
             write_whole(self.folder(recipe, seed) / self._evaluation_file, text.encode())
         return {hz: known[hz] for hz in self.study.rates if hz in known} or None
 
@@ -120,6 +123,7 @@ class Runner:
         known = stored.setdefault(device, {})
         missing = [hz for hz in self.study.rates if f"{hz:g}" not in known]
         if missing and may_run:
+            self._begin_measuring(recipe, 0)
             self.report(f"{recipe}: latency at {', '.join(f'{hz:g}' for hz in missing)} Hz")
             detector = load_detector(self.weights_of(recipe, 0), self.where)
             first = self.dataset.split("test").labelled[0]
@@ -150,8 +154,26 @@ class Runner:
         file = self.folder(recipe, seed) / name
         if not file.exists():
             return {}
-        is_ours = recipe in self.weights or _has_settings(file.parent, self.config(recipe, seed))
+        given = recipe in self.weights
+        is_ours = self._is_of_weights(recipe, seed) if given else _has_settings(file.parent, self.config(recipe, seed))
         return read_object(file, FIGURES) if is_ours else {}
+
+    def _is_of_weights(self, recipe: str, seed: int) -> bool:
+        """Whether the figures of given weights were measured with these weights on this dataset."""
+        file = self.folder(recipe, seed) / MEASURED
+        return file.exists() and read_object(file, FIGURES) == self._measured_with(recipe)
+
+    def _measured_with(self, recipe: str) -> dict[str, str]:
+        return {"dataset": str(self.dataset.root), "weights": _hash(self.weights[recipe])}
+
+    def _begin_measuring(self, recipe: str, seed: int) -> None:
+        """Make the folder of the figures; figures of other weights or of another dataset are removed."""
+        folder = self.folder(recipe, seed)
+        folder.mkdir(parents=True, exist_ok=True)
+        if recipe in self.weights and not self._is_of_weights(recipe, seed):
+            for file in (*folder.glob("evaluation*.json"), folder / "latency.json", folder / "labels.json"):
+                file.unlink(missing_ok=True)
+            write_whole(folder / MEASURED, json.dumps(self._measured_with(recipe)).encode())
 
     def _evaluate(self, recipe: str, seed: int, rates: list[float]) -> dict[float, Any]:
         """Train the recipe if that is not done, and measure its figures at these rates."""
@@ -181,6 +203,7 @@ class Runner:
         stored = self._stored(recipe, seed, "labels.json")
         known = figures_of(stored) if stored else {}
         if not known.keys() >= set(self.config(recipe, seed).strategy.rates) and may_run:
+            self._begin_measuring(recipe, seed)
             test, labels = self.dataset.split("test"), self.make_labels(recipe, seed, "test")
             sample = PAPER_SAMPLE if self.dataset.kind in ("gen1", "1mpx") else None
             checked = check_labels(labels, test, sample=sample)
@@ -204,7 +227,7 @@ class Runner:
         self.report(f"{recipe}, seed {seed}: training for {config.steps} steps in {folder}")
         with self._timed(recipe, seed, "training"):
             done = train(
-                config, folder, draw_samples=draw_samples,
+                config, folder, draw_samples=draw_samples, allow_missing=self.allow_missing,
                 progress=lambda step, total=1.0, text="", part="", /: self.report(f"  step {step} of {total}: {text}"),
             )  # fmt: skip
         if not done.finished:

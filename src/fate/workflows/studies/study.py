@@ -60,6 +60,7 @@ def study(
         weights: ``{configuration: file}``: weights, such as an imported public checkpoint, that a row uses instead of
             training this configuration. Rows that start from the configuration start from these weights.
         score: what ranks boxes of YOLOX heads: ``"product"``, or ``"class"`` as in published figures of RVT and S5-ViT.
+        allow_missing: train although files or boxes of the dataset are missing.
     """
     chosen = StudyOptions(name, **options)
     need_lightning()
@@ -95,7 +96,7 @@ def study(
         if (found := runner.latency(recipe, may_measure and chosen.is_requested(row, 0)))
     }
     hours = runner.hours(used, chosen.seeds)
-    result = kind(chosen.study, opened.name, opened.kind, seeds, cells, hours, sizes, latency)
+    result = kind(chosen.study, opened.name, opened.kind, seeds, cells, hours, sizes, latency, chosen.score)
     result.save(runner.out)
     if problem:
         raise FateError(f"{problem.rstrip('.')}. The results so far are in {runner.out / name}.md.")
@@ -135,7 +136,7 @@ def _make_runner(
     recipes, changes = chosen.recipes(kind)
     runner = Runner(
         chosen.study, str(path), Path(out), chosen.device, chosen.workers, (*changes, *chosen.settings),
-        _find_weights(chosen.weights or {}, recipes), chosen.score, progress,
+        _find_weights(chosen.weights or {}, recipes), chosen.score, chosen.allow_missing, progress,
     )  # fmt: skip
     return runner, recipes
 

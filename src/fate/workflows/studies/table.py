@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from fate.models.nms import Score
 from fate.text import format_markdown_table, plural
 from fate.view.page import new_figure, write_figure
 from fate.whole_files import write_whole
@@ -44,6 +45,7 @@ class StudyResult:
     parameters: Mapping[str, float] = field(default_factory=dict)  #: millions of parameters, by row
     latency: Mapping[str, Mapping[float, Mapping[str, float]]] = field(default_factory=dict)
     """Median milliseconds of a window by row, rate and stage; only of the study of efficiency."""
+    score: Score = "product"  #: what ranks boxes of YOLOX heads
 
     def mean(self, row: str, hz: float, metric: str = METRICS[0]) -> tuple[float, float, int] | None:
         """The mean over seeds (in percent, except times), their spread (highest − lowest) and their number."""
@@ -138,7 +140,8 @@ class StudyResult:
         if self.study.kind != "labels":
             measured = [*map(self.table, METRICS), self.latency_table(), self.delay_table()]
         spent = ", ".join(f"{hours:.2f} hours on {device}" for device, hours in self.hours.items())
-        parts = [*measured, f"Training, labels and evaluation: {spent}." if spent else ""]
+        ranked = "Boxes of YOLOX heads are ranked by their class score alone." if self.score == "class" else ""
+        parts = [*measured, ranked, f"Training, labels and evaluation: {spent}." if spent else ""]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
@@ -149,6 +152,8 @@ class StudyResult:
             for name, seeds in self.cells.items()
         }  # fmt: skip
         head: dict[str, Any] = {"study": self.study.name, "dataset": self.dataset, "seeds": list(self.seeds)}
+        if self.score != "product":
+            head["score"] = self.score
         if self.latency:
             head["latency_ms"] = {
                 row: {f"{hz:g}": dict(stages) for hz, stages in rates.items()} for row, rates in self.latency.items()
