@@ -62,6 +62,19 @@ def whole(config: TrainConfig) -> dict[str, Tensor]:
     return {name: weight.grad for name, weight in module.student.named_parameters() if weight.grad is not None}
 
 
+def test_each_number_of_the_gradient_is_limited_as_rvt_does(drives: Path) -> None:
+    from fate.training.module import TrainingModule
+
+    config = small_config(drives, optimiser={"clip_value": 0.01})
+    parts = build(config)
+    module = TrainingModule(parts.detector, parts.strategy, config)
+    weight = next(module.student.parameters())
+    weight.grad = torch.linspace(-1, 1, weight.numel()).view_as(weight)
+    expected = weight.grad.clamp(-0.01, 0.01)
+    module.configure_gradient_clipping(None)
+    assert torch.equal(weight.grad, expected)
+
+
 def norm(gradients: dict[str, Tensor]) -> float:
     return float(torch.cat([of.flatten() for of in gradients.values()]).norm())
 

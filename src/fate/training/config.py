@@ -140,6 +140,9 @@ class OptimiserConfig(_Frozen):
     clip_norm: float = Field(
         5.0, gt=0, description="the norm of the gradient is limited to this value; as in the paper"
     )
+    clip_value: float | None = Field(
+        None, gt=0, description="each number of the gradient is limited to this value instead of the norm; RVT has 1"
+    )
     only: Literal["all", "memory"] = Field(
         "all",
         description="the weights that are trained; memory: the second stage of EvRT-DETR as published",

@@ -162,8 +162,12 @@ class TrainingModule(LightningModule):
         self.follow(self.config.strategy.decay)
 
     def configure_gradient_clipping(self, optimizer: Any, *given: Any, **options: Any) -> None:
-        """Clip by norm; Lightning refuses to clip for fused optimisers, although no gradient is scaled here."""
-        nn.utils.clip_grad_norm_(self.student.parameters(), self.config.optimiser.clip_norm)
+        """Clip by norm or by value; Lightning refuses to clip for fused optimisers, although no gradient is scaled here."""
+        limits = self.config.optimiser
+        if limits.clip_value is None:
+            nn.utils.clip_grad_norm_(self.student.parameters(), limits.clip_norm)
+        else:
+            nn.utils.clip_grad_value_(self.student.parameters(), limits.clip_value)
 
     def _shared_outputs(self, batch: ClipBatch, features: Sequence[Tensor]) -> tuple[Outputs, Outputs]:
         """Outputs of student and teacher for the windows they share; the teacher starts at its own first window."""
