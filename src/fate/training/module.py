@@ -162,7 +162,7 @@ class TrainingModule(LightningModule):
         self.follow(self.config.strategy.decay)
 
     def configure_gradient_clipping(self, optimizer: Any, *given: Any, **options: Any) -> None:
-        """Limit the gradient; Lightning refuses to do this for fused optimisers, although no gradient is scaled here."""
+        """Limit the gradient; Lightning refuses to do this for fused optimisers, although nothing is scaled here."""
         limits = self.config.optimiser
         if limits.clip_value is None:
             nn.utils.clip_grad_norm_(self.student.parameters(), limits.clip_norm)
