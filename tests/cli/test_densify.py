@@ -58,7 +58,7 @@ def test_labels_are_made_for_the_rates_given_and_gone_on_with(files: tuple[Path,
     assert "40 Hz:" in text
     opened = open_dense_labels(tmp_path / "dense")
     assert opened.rates == (20, 40)
-    assert opened.manifest["options"]["thresholds"] == {"car": 0.2, "pedestrian": 0.3}
+    assert opened.manifest["options"]["thresholds"] == {"car": 0.2, "pedestrian": 0.3, "two wheeler": 0.3}
     code, text = run(model, folder, "--hz", "40,20", *options)
     assert code == 0, text
     assert "3 of them done before, 0 windows detected" in text

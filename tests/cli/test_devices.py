@@ -91,6 +91,7 @@ def test_simulated_bytes_do_not_depend_on_the_number_of_processes(
     assert len(logs(tmp_path / "two-jobs")) == 2  # nothing was left to do
 
 
+@pytest.mark.slow
 def test_shards_that_are_simulated_by_hand_are_brought_together(tmp_path: Path) -> None:
     one, parts = tmp_path / "one", tmp_path / "parts"
     run("simulate", one, *TINY)
@@ -139,6 +140,7 @@ def check_repeat(blocked: Path, *words: str | Path) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_densified_labels_do_not_depend_on_the_number_of_processes(dataset: Path, model: Path, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     words = ("densify", model, dataset, "--kind", "own", "--batch", "1", "--hz", "40", "--out")

@@ -95,6 +95,7 @@ def _wait_for(*files: Path, seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", ["cpu,cpu", "slurm:2"])
 def test_ctrl_c_stops_all_jobs_in_order(tmp_path: Path, devices: str, slurm: Path) -> None:
     command = [sys.executable, "-c", COMMAND, str(tmp_path), devices]
@@ -110,6 +111,7 @@ def test_ctrl_c_stops_all_jobs_in_order(tmp_path: Path, devices: str, slurm: Pat
         assert {file.suffix for file in (tmp_path / "jobs").iterdir()} == {".out"}
 
 
+@pytest.mark.slow
 def test_jobs_end_when_the_command_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", COMMAND, str(tmp_path), "cpu,cpu"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as started:
@@ -132,7 +134,7 @@ def test_parts_are_jobs_of_two_nodes_of_a_slurm_cluster(tmp_path: Path, slurm: P
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="jobs on this machine find a GPU")
 def test_a_slurm_job_asks_for_a_gpu_and_says_if_it_has_none(tmp_path: Path, slurm: Path) -> None:
-    with pytest.raises(FateError, match="a: torch finds no GPU on .*; give gpus_per_node=0 for jobs on the CPU"):
+    with pytest.raises(FateError, match="a: torch finds no GPU on .*; set gpus_per_node=0 for jobs on the CPU"):
         run_jobs({"a": parts.kill}, open_spread("slurm:1"), tmp_path / "jobs")
     assert "#SBATCH --gpus-per-node=1\n" in (slurm / "100" / "script").read_text()
 
@@ -143,6 +145,7 @@ def test_what_sbatch_refuses_is_one_sentence(tmp_path: Path, slurm: Path) -> Non
         run_jobs({"a": parts.refuse}, spread, tmp_path / "jobs")
 
 
+@pytest.mark.slow
 def test_a_slurm_job_continues_after_its_time_limit(tmp_path: Path, slurm: Path) -> None:
     work = {"a": partial(parts.reach_time_limit, tmp_path)}
     assert run_jobs(work, open_spread("slurm:1", CPU), tmp_path / "jobs") == {"a": "continued"}

@@ -71,7 +71,7 @@ class WordLayout(NamedTuple):
         if 31 - self.position_bits < MIN_TIME_BITS:
             raise FateError(
                 f"a sensor of {self.sensor} was given; compact files hold sensors of up to 4096×2048 pixels: downscale"
-                " the recordings, or use them without --compact"
+                " the recordings, or use them without compact files"
             )
 
     def pack(self, events: Events, block_start_us: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -189,8 +189,8 @@ class CompactFile:
         if not _unpack(words, limits, block_start, layout.block_us, layout.x_bits, layout.position_bits, *sensor,
                        t, x, y, p):  # fmt: skip
             raise FormatError(
-                f"{self.path}: is damaged: events lie outside {sensor} or out of order; delete it and run"
-                " fate prepare --compact again"
+                f"{self.path}: is damaged: events lie outside {sensor} or out of order; delete it, and run fate prepare"
+                " again for compact files"
             )
         inside = slice(*np.searchsorted(t, (start, end)).tolist())
         return Events.trusted(t[inside], x[inside], y[inside], p[inside], sensor)

@@ -98,10 +98,16 @@ def simulate(
     requests.check_switch("preview", preview)
     requests.check_machine(device if devices is None else "cpu", threads)
     home = requests.check_folder(folder)
-    jobs, finished = request.jobs(), {entry.index for entry in _existing_manifest(home, request).recordings}
+    finished = {entry.index for entry in _existing_manifest(home, request).recordings}
+    number, count = shard
+    if not 1 <= number <= count:
+        raise FateError(f"shard {number}/{count} was given; expected 1/{count} to {count}/{count}")
+    own = home if count == 1 else home / f".shard-{number}of{count}"
+    done_before = len(finished) if count == 1 else len(_existing_manifest(own, request).recordings)
+    requests.check_room(home, request, -(-request.recordings // count) - done_before)
+    jobs = request.jobs()
     if devices is not None:
         spread = open_spread(devices, slurm)
-        requests.check_room(home, request, len(jobs) - len(finished))
         finished |= _finished_in_shards(home, request)
         shards = [
             (i, n) for i, n in spread.shards(len(jobs)) if any(job.index not in finished for job in jobs[i - 1 :: n])
@@ -111,15 +117,9 @@ def simulate(
             threads=threads or spread.threads, shares=shares, at_rest=at_rest,
         )  # fmt: skip
         run_shards(make, shards, spread, beside(home), progress)
-    number, count = shard
-    if not 1 <= number <= count:
-        raise FateError(f"shard {number}/{count} was given; expected 1/{count} to {count}/{count}")
     if count > 1:
         jobs = [job for job in jobs[number - 1 :: count] if job.index not in finished]
-        home, preview = home / f".shard-{number}of{count}", False
-        requests.check_room(home, request, len(jobs) - len(_existing_manifest(home, request).recordings))
-    else:
-        requests.check_room(home, request, len(jobs) - len(finished))
+        home, preview = own, False
     _make_folder(home)
     with lock_folder(home, wait_s=0) as locked:
         if not locked:

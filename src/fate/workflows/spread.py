@@ -334,9 +334,7 @@ class _Job:
             problem, result = "", None
             try:
                 if self.needs_gpu and not torch.cuda.is_available():
-                    raise FateError(
-                        f"torch finds no GPU on {platform.node()}; give gpus_per_node=0 for jobs on the CPU"
-                    )
+                    raise FateError(f"torch finds no GPU on {platform.node()}; set gpus_per_node=0 for jobs on the CPU")
                 result = self.function(progress=partial(self._report, [0.0]))
             except FateError as error:
                 problem = str(error)
