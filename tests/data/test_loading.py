@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from functools import partial
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -298,3 +303,37 @@ def _rows(events: EventBatch) -> list[tuple[bytes, ...]]:
 
 def _first_batches(first: int, count: int, timing: DrawTiming = at_40_hz) -> list[list[Clip]]:
     return list(islice(replace(training_plan(), timing=timing).batches(first), count))
+
+
+KILLED = """
+import sys
+from tests.data.test_loading import SENSOR, SOURCES, training_plan
+from fate.data.loading import ClipReader, load
+import multiprocessing
+
+if __name__ == "__main__":
+    batches = iter(load(ClipReader(SOURCES, SENSOR), training_plan().batches, workers=1))
+    next(batches)
+    print(multiprocessing.active_children()[0].pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the states of processes are read from /proc")
+def test_a_worker_ends_when_the_main_process_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "killed.py").write_text(KILLED)
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"}
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "killed.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    )
+    assert process.stdout is not None
+    state = Path("/proc") / process.stdout.readline().decode().strip() / "stat"
+    assert state.exists()
+    process.kill()
+    process.wait()
+    for _ in range(100):
+        if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.1)
+    pytest.fail("the worker still runs")

@@ -12,11 +12,14 @@ A recording may hold images instead of events (RVT's preprocessed datasets). Win
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
+from multiprocessing import parent_process
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -368,11 +371,19 @@ def _identity(batch: Any) -> Any:
     return batch
 
 
+def _end_after(process: Any) -> None:
+    process.join()
+    os._exit(0)
+
+
 def _start_worker(worker: int) -> None:
     """Ignore Ctrl-C, which reaches all processes of a terminal: the main process saves and then stops the workers.
 
-    All workers open the same recordings, so only the first one warns of repairs.
+    All workers open the same recordings, so only the first one warns of repairs. A worker ends with the main process,
+    also if that is killed; torch watches the parent of a worker, which is the fork server.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if (main := parent_process()) is not None:
+        threading.Thread(target=_end_after, args=(main,), daemon=True).start()
     if worker:
         warnings.simplefilter("ignore", FateWarning)
