@@ -133,5 +133,9 @@ class CompactEvents:
         if wrong:
             for part in parts:  # reading on the CPU names the damaged file
                 part.file.read(part.start_us, part.start_us + (part.last - part.first) * layout.block_us)
+            raise FateError(
+                f"events outside {self.sensor} or out of order were read, and the files are whole; check the memory of"
+                " this machine and its GPU, and run this again"
+            )
         polarity = (there & 1).to(torch.uint8)
         return EventTable(clock, y.mul_(self.sensor.width).add_(x), polarity, start_us, length_us, self.sensor)

@@ -466,7 +466,7 @@ def _changes(root: Path, entry: manifests.PreparedRecording) -> Iterator[Finding
 def open_prepared(
     manifest: manifests.Manifest, kind: str | None = None, classes: Classes | None = None, downscale: int | None = None
 ) -> Dataset:
-    """Open a dataset from the manifest of ``fate prepare``; only the folder of the recordings must exist.
+    """Open a dataset from the manifest of ``fate prepare``; its files are only asked for their sizes.
 
     The other arguments are those of ``open_dataset``; ``kind`` is refused if the dataset was prepared as another one.
     """

@@ -97,6 +97,8 @@ class WindowDetector:
             self.step.prepare(MIN_CAPACITY, duration_us)
         sensor, index = self.step.detector.sensor, np.arange(256)  # events on a diagonal, all at one time
         events = Events(np.zeros(256, np.int64), index % sensor.width, index % sensor.height, index % 2, sensor)
+        self.merge(Events([0], [0], [0], [1], self.adaptation.sensor))  # compiles its loop
+        self.merge.reset()
         batch = EventBatch.from_windows([(Window(0, duration_us), events)])
         for _ in range(WARM_UP):
             self.step(batch)

@@ -45,7 +45,7 @@ from fate.simulation.writing.recording_files import ENDINGS, RecordingFiles, box
 from fate.simulation.writing.request import SHARES, RecordingJob, Request
 from fate.view.drawing import Picture, draw_boxes, draw_events, enlargement
 from fate.view.video import VideoWriter
-from fate.workflows.spread import beside, open_spread, run_shards
+from fate.workflows.spread import Spread, beside, open_spread, run_shards
 
 if TYPE_CHECKING:  # torch takes seconds to load, and refusing bad arguments should not wait for it
     from fate.simulation.render.scene import RecordedPiece
@@ -108,15 +108,11 @@ def simulate(
     jobs = request.jobs()
     if devices is not None:
         spread = open_spread(devices, slurm)
-        finished |= _finished_in_shards(home, request)
-        shards = [
-            (i, n) for i, n in spread.shards(len(jobs)) if any(job.index not in finished for job in jobs[i - 1 :: n])
-        ]
         make = partial(
             simulate, home, recordings, seconds, profile, seed, device=spread.device,
             threads=threads or spread.threads, shares=shares, at_rest=at_rest,
         )  # fmt: skip
-        run_shards(make, shards, spread, beside(home), progress)
+        run_shards(make, _missing_shards(home, request, spread, jobs, finished), spread, beside(home), progress)
     if count > 1:
         jobs = [job for job in jobs[number - 1 :: count] if job.index not in finished]
         home, preview = own, False
@@ -236,6 +232,14 @@ def simulate_pieces(
 
     makers = [partial(Scene, job.seed, request.profile, job.split, request.seconds, job.at_rest) for job in jobs]
     yield from record_many(makers, box_times, device, threads)
+
+
+def _missing_shards(
+    home: Path, request: Request, spread: Spread, jobs: Sequence[RecordingJob], finished: set[int]
+) -> list[tuple[int, int]]:
+    """The shards that lack a recording, given the recordings that the dataset holds already."""
+    done = finished | _finished_in_shards(home, request)
+    return [(i, n) for i, n in spread.shards(len(jobs)) if any(job.index not in done for job in jobs[i - 1 :: n])]
 
 
 def _shard_folders(home: Path) -> list[Path]:
