@@ -74,11 +74,11 @@ def test_every_window_of_every_recording_is_predicted_at_its_end(dataset: Datase
     assert run.windows == sum(len(part.labelled_us) for part in run.predictions.values())
 
 
-@pytest.mark.parametrize(("streams", "steps"), [(3, 1), (2, 4), (8, 3)])
+@pytest.mark.parametrize(("streams", "steps"), [(3, 1), (2, 4), (8, 3), (None, None)])
 def test_streams_side_by_side_see_what_each_sees_alone(
-    dataset: Dataset, detector: Detector, streams: int, steps: int
+    dataset: Dataset, detector: Detector, streams: int | None, steps: int | None
 ) -> None:
-    alone = predict(detector, dataset.recordings, 20, streams=1).predictions
+    alone = predict(detector, dataset.recordings, 20, streams=1, steps=1).predictions
     together = predict(detector, dataset.recordings, 20, streams=streams, steps=steps).predictions
     assert all(close(alone[name], together[name]) for name in alone)
 

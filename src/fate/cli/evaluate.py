@@ -27,7 +27,7 @@ def evaluate(
     device: Device = "auto",
     devices: args.Devices = None,
     slurm: args.Slurm = None,
-    streams: int = Option(8, min=1),
+    streams: int | None = Option(None, min=1),
     workers: args.Workers = 0,
     shard: args.Shard = "1/1",
     predictions: str | None = None,

@@ -387,3 +387,4 @@ def _start_worker(worker: int) -> None:
         threading.Thread(target=_end_after, args=(main,), daemon=True).start()
     if worker:
         warnings.simplefilter("ignore", FateWarning)
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"  # without the line of code

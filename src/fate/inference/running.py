@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels, LabelSource
 from fate.data.clips import evaluation_batches
-from fate.data.dataset import Dataset
 from fate.data.loading import ClipBatch, ClipReader, load
 from fate.encoding.batch import EventBatch
 from fate.encoding.grids import StackedHistogram
@@ -33,6 +32,15 @@ from fate.models.detector import Detector
 from fate.models.nms import Detections, Score
 from fate.progress import Progress
 from fate.rates import CANONICAL_US
+
+#: Windows that a GPU detects at once; more are not faster.
+MOST_WINDOWS = 320
+#: Recordings that run side by side.
+MOST_STREAMS = 64
+#: Limit of pixels · µs of the windows that are detected at once, for the memory that their events need.
+MOST_PIXEL_US = 500_000_000_000
+#: GPU memory of a window, in bytes for each pixel; the largest detectors need about 600.
+BYTES_PER_PIXEL = 1_000
 
 STAGES = ("load", "encode", "model", "post")
 
@@ -152,8 +160,8 @@ def predict(
     hz: float,
     *,
     device: str | torch.device = "cpu",
-    streams: int = 8,
-    steps: int = 1,
+    streams: int | None = None,
+    steps: int | None = None,
     window_us: int | None = None,
     confidence: float = 0.001,
     keep: Callable[[str, NDArray[np.int64]], NDArray[np.bool_]] | None = None,
@@ -167,7 +175,7 @@ def predict(
 
     Args:
         hz: windows per second; window and hop are 1 / hz, unless ``window_us`` gives another length of the windows.
-        streams, steps: recordings that run side by side, and windows of each in one call.
+        streams, steps: recordings that run side by side, and windows of each in one call; None for :func:`at_once`.
         keep: selects the windows whose predictions are kept, by the recording's name and their ends [W]; None for all.
         most: most predictions of a window.
         score: what ranks predictions of heads with objectness: "product", objectness · class; or "class" alone, as in
@@ -185,8 +193,10 @@ def predict(
     reader = ClipReader(recordings, detector.sensor, with_labels=False)
     if reader.holds_images:
         check_histograms(detector, recordings[0])
-    plans = partial(evaluation_batches, recordings, hz, min(streams, len(recordings)), steps, window_us)
     run, hop_us = Run(hz), hop_of(hz)
+    most_windows = windows_at_once(detector, torch.device(device), max(hop_us, window_us or 0))
+    streams, usual_steps = at_once(len(recordings), max(most_windows, streams or 1), streams)
+    plans = partial(evaluation_batches, recordings, hz, streams, steps or usual_steps, window_us)
     runner = Runner(detector, device, hop_us, run, confidence=confidence, most=most, score=score, **options)
     collector = DetectionCollector(detector.classes, most)
     total = max(sum(recording.end_us - recording.start_us for recording in recordings), 1)
@@ -213,7 +223,23 @@ def check_histograms(detector: Detector, recording: Any) -> None:
         )
 
 
-def at_once(dataset: Dataset, windows: int) -> tuple[int, int]:
-    """The number of recordings that a GPU runs side by side, and of windows of each in one call: ``windows`` in all."""
-    streams = max(1, min(64, len(dataset.labelled)))
+def at_once(recordings: int, windows: int, streams: int | None = None) -> tuple[int, int]:
+    """The number of recordings that run side by side, at most ``streams``, and of windows of each in one call.
+
+    Together these are at most ``windows``.
+    """
+    streams = max(1, min(MOST_STREAMS if streams is None else streams, recordings, windows))
     return streams, max(1, windows // streams)
+
+
+def windows_at_once(detector: Detector, device: torch.device, length_us: int) -> int:
+    """How many windows of ``length_us`` a detector takes in one call: few on a CPU, more as a GPU has free memory.
+
+    A small detector is several times as fast with 16 windows as with one, because starting its many small operations
+    takes longer than computing them.
+    """
+    if device.type != "cuda":
+        return 16
+    pixels = detector.sensor[0] * detector.sensor[1]
+    free, _ = torch.cuda.mem_get_info(device)
+    return max(1, min(MOST_WINDOWS, free // 2 // (BYTES_PER_PIXEL * pixels), MOST_PIXEL_US // (pixels * length_us)))

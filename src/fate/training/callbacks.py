@@ -355,7 +355,9 @@ class Validation(Callback):
         """Evaluate the teacher; None in all processes but the first."""
         device, hz = module.device, self.config.run.validate_hz
         many, count = device.type == "cuda", processes()
-        streams, steps = at_once(self.dataset, self.config.batch_size * self.config.data.steps) if many else (8, 1)
+        # as many windows as a training step has: they fit in the memory that training leaves
+        windows = self.config.batch_size * self.config.data.steps if many else 16
+        streams, steps = at_once(len(self.dataset.labelled), windows)
         own = (distributed.get_rank() + 1 if count > 1 else 1, count)
         done: Evaluation | None = None
         with torch.random.fork_rng(devices=[device] if many else []):

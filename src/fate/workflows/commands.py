@@ -154,7 +154,7 @@ def evaluate(
     device: str = "auto",
     devices: str | None = None,
     slurm: Mapping[str, Any] | None = None,
-    streams: int = 8,
+    streams: int | None = None,
     workers: int = 0,
     shard: tuple[int, int] = (1, 1),
     job_folder: str | os.PathLike[str] | None = None,
@@ -184,7 +184,7 @@ def evaluate(
         devices: several of them, which share the recordings, in place of ``device`` and ``shard``: ``"all"`` GPUs
             of this machine, ``"cuda:0,cuda:1"``, ``"cpu,cpu"``, or ``"slurm:8"`` for eight jobs of a SLURM cluster.
         slurm: options of ``sbatch`` for these jobs, such as ``{"partition": "gpu", "time": 600}``.
-        streams: recordings that run side by side.
+        streams: recordings that run side by side; None for as many as fit.
         workers: processes that load events.
         shard: (i, n): only every n-th recording, from the i-th on.
         job_folder: folder for the logs of ``devices`` and, until all are done, their predictions. Unless given, it is

@@ -25,7 +25,6 @@ from fate.densify.making import densify
 from fate.densify.tracklets import TrackletOptions, paper_options
 from fate.evaluation.evaluate import evaluate
 from fate.inference.loading import load_detector
-from fate.inference.running import at_once
 from fate.json_files import read_object
 from fate.models.checkpoints import load_model, read_card
 from fate.models.nms import Score
@@ -181,9 +180,8 @@ class Runner:
         self.report(f"{recipe}, seed {seed}: evaluating at {', '.join(f'{hz:g}' for hz in rates)} Hz")
         with self._timed(recipe, seed, "evaluation"):
             test = self.dataset.split("test")
-            streams, steps = at_once(test, AT_ONCE) if self.where == "cuda" else (8, 1)
             found = evaluate(
-                load_model(weights), test, rates, device=self.where, streams=streams, steps=steps,
+                load_model(weights), test, rates, device=self.where,
                 workers=self.workers if self.where == "cuda" else 0, score=self.score,
             )  # fmt: skip
         figures: dict[float, Any] = {}
