@@ -66,6 +66,17 @@ def test_every_output_tells_the_same(place: Path) -> None:
     assert (table.track_id >= -1).all()
 
 
+def test_auto_chooses_a_rate_and_says_it(place: Path) -> None:
+    words = ["detect", str(place / "drive.npz"), "--model", str(place / "nano.safetensors"), "--end", "0.3s"]
+    done = CliRunner().invoke(app, [*words, "--hz", "auto", "--json", str(place / "auto.json")], catch_exceptions=False)
+    assert done.exit_code == 0
+    hz = read_detections(place / "auto.json").hz
+    assert f"note: {hz:g} Hz: a window takes" in done.output
+    refused = CliRunner().invoke(app, [*words, "--hz", "fast"])
+    assert refused.exit_code == 2
+    assert "fast was given" in " ".join(refused.output.split())
+
+
 def test_windows_that_overlap_are_told_and_give_as_many_frames(place: Path) -> None:
     words = [
         "detect",

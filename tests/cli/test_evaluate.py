@@ -47,6 +47,19 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+def test_recorded_accuracy_decides_the_windows_of_detect(dataset: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "w.safetensors"
+    save_model(small_detector("s5", sensor=(24, 32)), weights)
+    for window in ([], ["--window", "50ms"]):
+        words = ["evaluate", str(weights), str(dataset), "--hz", "100", "--kind", "own", *window]
+        assert run(*words, "--record")[0] == 0
+    measured = loading.load_detector(weights).accuracy
+    assert [(hz, length_us) for hz, length_us, _ in measured] == [(100, 10_000), (100, 50_000)]
+    code, said = run("evaluate", "fate-s-nano", str(dataset), "--hz", "20", "--kind", "own", "--record")
+    assert code == 1
+    assert "expected a .safetensors file" in said
+
+
 def test_suppression_is_off_for_detr_heads_unless_it_is_asked_for(dataset: Path, tmp_path: Path) -> None:
     save_model(small_detector("evrt", sensor=(24, 32)), tmp_path / "detr.safetensors")
     found, notes = {}, {}

@@ -126,6 +126,11 @@ def parse_names(text: str) -> list[str]:
     return names
 
 
+def parse_rate_or_auto(text: str) -> float | str:
+    """The rate of a single ``--hz``, or ``auto``."""
+    return "auto" if text.strip() == "auto" else parse_rates([text.replace(",", " ")])[0]
+
+
 def parse_rates(given: Sequence[str] | None, default: Sequence[float] = ()) -> tuple[float, ...]:
     """The rates of all options ``--hz``, or the default without any."""
     words = [word for text in given or () for word in text.split(",") if word.strip()]

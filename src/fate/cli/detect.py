@@ -22,7 +22,7 @@ from fate.whole_files import find_target, is_standard_output
 
 def detect(
     files: list[str],
-    hz: float = Option(200.0, min=1, max=1000),
+    hz: Any = Option("200", parser=args.parse_rate_or_auto),
     window: args.Window = None,
     model: args.Model = "fate-s-tiny",
     save: str | None = None,
@@ -55,7 +55,9 @@ def detect(
     with args.bad_usage():
         if palette not in PALETTES:
             raise FateError(f"--palette {palette} was given; there are {', '.join(PALETTES)}")
-        if window is not None and not 1e6 / hz <= window + 1 <= 1e6:  # 1 / hz may be a fraction of a µs longer
+        if (
+            window is not None and hz != "auto" and not 1e6 / hz <= window + 1 <= 1e6
+        ):  # 1 / hz may be a fraction of a µs longer
             raise FateError(
                 f"--window {window / 1000:g}ms was given with --hz {hz:g}; expected {1000 / hz:g}ms or longer, up to 1s"
             )
@@ -113,13 +115,14 @@ def _files(
 
     torch and the detector are loaded when the first recording has been opened, so that a wrong file is refused at once.
     """
-    failed = 0
+    failed, hz, window = 0, asked["hz"], asked["window_us"]
     for file in files:
         named = {option: _named(value, file, files) for option, value in outputs.items()}
         try:
             with args.opened(file, reading) as recording:
                 first, last = args.times_in(recording, *part)
                 detector = load()
+                asked |= _timing(detector, recording.sensor, hz, window)
                 from fate.workflows.detect import Look
                 from fate.workflows.detect import detect as run
 
@@ -155,7 +158,7 @@ def _live(
     reading: args.Reading, part: tuple[Any, Any],
 ) -> None:  # fmt: skip
     """Detect a live source or, unless ``live``, a file that is played at its own speed."""
-    detector = load()
+    detector, hz, window = load(), asked["hz"], asked["window_us"]
     from fate.inference.sources import open_source, play
     from fate.text import plural
     from fate.workflows.detect import part_of
@@ -166,8 +169,10 @@ def _live(
             name = "standard input" if file == "-" else file
             note(f"waiting for events from {name}; Ctrl-C stops, and the results so far are kept")
             source = open_source(file, reading.get("sensor"), reading.get("format"))
+            asked |= _timing(detector, source.sensor, hz, window, in_time=True)
         else:
             recording = closing.enter_context(args.opened(file, reading))
+            asked |= _timing(detector, recording.sensor, hz, window, in_time=True)
             source = play(recording, asked["hz"], *part_of(recording, *args.times_in(recording, *part)))
 
         def show(frame: Any) -> None:
@@ -178,6 +183,16 @@ def _live(
         paths: Any = {option.removeprefix("--"): path for option, path in outputs.items()}
         done = detect_live(source, detector, name=file, on_frame=show, **paths, **asked)
     _print_summary(done, outputs)
+
+
+def _timing(detector: Any, sensor: Any, hz: Any, window: int | None, in_time: bool = False) -> dict[str, Any]:
+    """The rate and the length of windows; a note says how they were chosen."""
+    from fate.inference.timing import choose_timing
+
+    timing = choose_timing(detector, sensor, hz, window, in_time)
+    if timing.reason:
+        note(f"note: {timing.reason}")
+    return {"hz": timing.hz, "window_us": timing.window_us}
 
 
 def _print_summary(done: Any, outputs: dict[str, str | None]) -> None:

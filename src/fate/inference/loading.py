@@ -5,9 +5,10 @@ torch is loaded only with a detector, because it takes seconds: commands look fo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fate.data.box_files import small_sensor
 from fate.data.class_maps import PUBLIC
@@ -90,17 +91,19 @@ def load_detector(
         return StreamingDetector(name_or_path, device, precision)
     given = fspath(name_or_path)
     name = given if given in bundled_weights() else Path(given).stem
-    return StreamingDetector(load_trained(given), device, precision, name, training_downscale(given))
+    from fate.inference.stream_types import Accuracy  # noqa: PLC0415
+    from fate.models.checkpoints import read_card  # noqa: PLC0415
+
+    card = read_card(find_weights(given))
+    accuracy = [Accuracy(*entry) for entry in card.get("accuracy", ())]
+    return StreamingDetector(load_trained(given), device, precision, name, training_downscale(card), accuracy)
 
 
-def training_downscale(name_or_path: str | PathLike[str]) -> int:
-    """The downscaling of the recordings that a detector was trained on.
+def training_downscale(card: Mapping[str, Any]) -> int:
+    """The downscaling of the recordings that a detector was trained on, by the header of its weights.
 
     Weights that do not say it, such as those of other projects, have the one that is usual for a sensor of their size.
     """
-    from fate.models.checkpoints import read_card  # noqa: PLC0415  (torch takes seconds to load)
-
-    card = read_card(find_weights(name_or_path))
     stated = (card.get("training") or {}).get("downscale")
     usual = {small_sensor(public.sensor, public.downscale): public.downscale for public in PUBLIC.values()}
     return int(stated or usual.get(Sensor.of(card["model"]["sensor"]), 1))

@@ -31,7 +31,7 @@ from fate.formats.recording import Recording
 from fate.inference.adapting import Adaptation, adapt
 from fate.inference.live import LiveStream
 from fate.inference.sources import LiveSource
-from fate.inference.stream_types import StreamFrame, StreamKeywords, StreamOptions
+from fate.inference.stream_types import Accuracy, StreamFrame, StreamKeywords, StreamOptions
 from fate.inference.streaming_step import Precision
 from fate.inference.window_detector import WindowDetector
 from fate.inference.windowing import ClosedWindow, Windower
@@ -52,15 +52,18 @@ class StreamingDetector:
         precision: Precision | None = None,
         name: str = "",
         downscale: int = 1,
+        accuracy: Sequence[Accuracy] = (),
     ) -> None:
         """``model`` is not changed. ``name`` is shown in results; the name of the model unless given.
 
-        ``downscale`` is that of the recordings of its training; see ``adapting.py``.
+        ``downscale`` is that of the recordings of its training; see ``adapting.py``. ``accuracy`` is what its weights
+        state about windows of several lengths; see ``timing.py``.
         """
         self.model, self.device, self.precision = model, device, precision
         self.classes = model.classes  #: names of the classes, in the order of class ids
         self.sensor = model.sensor  #: (height, width) of the training; see ``adapting.py`` for other sensors
         self.name = name or str(model.description.get("name", "detector"))
+        self.accuracy = tuple(accuracy)  #: AP by rate and length of windows, as the weights state it
         self._downscale = downscale
         self._adapted: dict[Sensor, Adaptation] = {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypedDict, get_args
+from typing import Any, NamedTuple, TypedDict, get_args
 
 from fate.boxes.detections import DetectionFrame
 from fate.errors import FateError
@@ -18,6 +18,14 @@ MAX_WINDOW_US = 1_000_000
 THRESHOLD = 0.4
 #: Share of the threshold down to which detections continue a track; they start none and are not returned.
 WEAK = 0.5
+
+
+class Accuracy(NamedTuple):
+    """One measurement in the header of weights."""
+
+    hz: float
+    window_us: int
+    ap: float  #: AP50:95 in percent
 
 
 class StreamKeywords(TypedDict, total=False):

@@ -25,9 +25,11 @@ from fate.errors import FateError, warn
 from fate.evaluation.evaluate import Evaluation, rates_of
 from fate.evaluation.evaluate import evaluate as measure
 from fate.evaluation.protocols import Protocol, named_protocol
+from fate.events.window import window_us as hop_of
 from fate.inference.adapting import fit_dataset
 from fate.inference.loading import Model, as_detector, choose_device, means_a_model
 from fate.inference.running import Run
+from fate.models.checkpoints import record_accuracy
 from fate.models.detector import Detector
 from fate.models.nms import Score
 from fate.progress import Progress
@@ -160,6 +162,7 @@ def evaluate(
     job_folder: str | os.PathLike[str] | None = None,
     predictions_to: str | os.PathLike[str] | None = None,
     images: str | os.PathLike[str] | None = None,
+    record: bool = False,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Measure a detector, or predictions of any detector, on a dataset at several rates.
@@ -191,11 +194,15 @@ def evaluate(
             beside ``predictions_to``; without that, it is a temporary one, and a stopped evaluation begins again.
         predictions_to: folder for the predictions, one file for each rate (``--predictions``).
         images: the COCO file of the images, for predictions that are a plain list of COCO results.
+        record: whether AP50:95 by rate and length of windows is added to the header of the ``.safetensors`` file;
+            ``fate.detect`` chooses the length of its windows by it.
         progress: called with the share that is done, 0 to 1.
 
     Example:
         >>> print(fate.evaluate("fate-s-nano", "dataset.yaml", (20, 200)).table())            # doctest: +SKIP
     """
+    if record and not (isinstance(what, str | os.PathLike) and Path(what).suffix == ".safetensors" and shard == (1, 1)):
+        raise FateError(f"{what}: the accuracy was to be recorded; expected a .safetensors file, and no shard")
     spread = None if devices is None else open_spread(devices, slurm)
     opened = as_dataset(dataset, split, kind=kind, usual="test")
     if not isinstance(protocol, Protocol):
@@ -218,6 +225,9 @@ def evaluate(
         given, opened, hz, protocol=protocol, images=images, shard=shard, predictions_to=predictions_to, runs=runs,
         progress=progress, device=choose_device(device), **running,
     )  # fmt: skip
+    if record:
+        known = [(at.hz, window_us or hop_of(at.hz), at.scores["AP50:95"]) for at in done.rates]
+        record_accuracy(str(what), [(hz, length_us, 100 * ap) for hz, length_us, ap in known if ap is not None])
     return replace(done, notes=(note, *done.notes)) if note else done
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from fate.boxes.detection_files import DetectionFiles, DetectionLog
 from fate.errors import FateError
@@ -19,6 +19,7 @@ from fate.inference.live import LiveStream
 from fate.inference.loading import DEFAULT_DETECTOR, Model, load_detector
 from fate.inference.stream import RecordingStream, StreamingDetector
 from fate.inference.stream_types import THRESHOLD, StreamFrame, StreamOptions
+from fate.inference.timing import choose_timing
 from fate.models.nms import MAX_OVERLAP
 from fate.progress import Progress, name_part
 from fate.text import encodable, frequency, significant
@@ -98,8 +99,10 @@ class ResultRecorder(DetectionFiles):
         """
         counts, adaptation, options = stream.counts.to_dict(), stream.adaptation.describe(), self.options
         overlap = ""
-        if options.window_us is not None:
-            overlap = f"windows of {options.window_us / 1000:g} ms, one every {1000 / options.hz:g} ms"
+        if options.length_us > options.hop_us:
+            overlap = f"windows of {options.length_us / 1000:g} ms, one every {1000 / options.hz:g} ms"
+        if any(overlap in note for note in notes):
+            overlap = ""
         said = [note for note in (adaptation, overlap, *notes) if note]
         summary = self._summary.result(took_s, counts, said)
         summary |= {name: counts[name] for name in counted} | {"adaptation": adaptation}
@@ -111,7 +114,7 @@ class ResultRecorder(DetectionFiles):
 def detect(
     file: str | os.PathLike[str] | Recording,
     model: Model = DEFAULT_DETECTOR,
-    hz: float = 200.0,
+    hz: float | Literal["auto"] = 200.0,
     *,
     window_us: int | None = None,
     threshold: float = THRESHOLD,
@@ -132,8 +135,10 @@ def detect(
     Args:
         file: any recording that ``open_recording`` opens, or an open one.
         model: a bundled name, a .safetensors file, a detector, or what ``load_detector`` returned.
-        hz: windows per second, 1 to 1000.
-        window_us: length of a window in µs; 1 / hz unless given. Longer windows overlap.
+        hz: windows per second, 1 to 1000, or "auto" for the highest rate that this machine detects as fast as the
+            recording was made.
+        window_us: length of a window in µs. Windows longer than 1 / hz overlap. Unless given, it is the most accurate
+            one by the header of the weights; 1 / hz if that says nothing.
         threshold: lowest confidence of a box.
         track: whether objects are tracked, so that each has a number.
         max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class is dropped; 1 keeps every box.
@@ -146,11 +151,13 @@ def detect(
         progress: called with the windows done, the windows in all, the speed and the name of the part.
         files: files of boxes to write: ``json``, ``jsonl``, ``csv`` and ``coco``, see ``BoxFiles``.
     """
-    options = StreamOptions(hz, window_us, threshold, track, max_overlap=max_overlap)
+    asked = StreamOptions(200 if hz == "auto" else hz, window_us, threshold, track, max_overlap=max_overlap)
     detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)
     with nullcontext(file) if isinstance(file, Recording) else open_recording(file, **(open_options or {})) as opened:
         opened.refuse_empty()
         part = part_of(opened, start_us, end_us)
+        timing = choose_timing(detector, opened.sensor, hz, window_us)
+        options = replace(asked, hz=timing.hz, window_us=timing.window_us)
         stream = detector.stream(opened, start_us=part[0], end_us=part[1], **asdict(options))
         frames: list[StreamFrame] = []
         with ResultRecorder(Path(str(opened.path)).name, opened.sensor, detector, options, files) as recorder:
@@ -160,9 +167,9 @@ def detect(
                 recorder.add(frame)
                 if progress is not None:
                     speed = len(frames) / max(time.perf_counter() - began, 1e-9)
-                    text = f"{frequency(speed, 'window')}, {significant(speed / hz)} × real time"
+                    text = f"{frequency(speed, 'window')}, {significant(speed / timing.hz)} × real time"
                     progress(len(frames), len(stream), text, "detecting")
-            done = recorder.result(stream, time.perf_counter() - began, frames)
+            done = recorder.result(stream, time.perf_counter() - began, frames, notes=(timing.reason,))
         if save is not None or report is not None:
             _write_pages(opened, done, detector, part, save, report, look or Look(), name_part(progress, "drawing"))
     return done

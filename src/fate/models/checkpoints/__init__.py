@@ -1,5 +1,5 @@
 """Weights on disk: our safetensors files (``saved``) and the files of public projects (``importing``)."""
 
-from fate.models.checkpoints.saved import check_entries, is_own, load_model, read_card, save_model
+from fate.models.checkpoints.saved import check_entries, is_own, load_model, read_card, record_accuracy, save_model
 
-__all__ = ["check_entries", "is_own", "load_model", "read_card", "save_model"]
+__all__ = ["check_entries", "is_own", "load_model", "read_card", "record_accuracy", "save_model"]

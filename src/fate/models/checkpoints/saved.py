@@ -8,7 +8,7 @@ a file is ever executed. ``fate import-checkpoint`` reads the files of the publi
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,20 @@ def read_card(path: str | Path) -> dict[str, Any]:
     if not whole:
         raise FateError(f"{source}: the description in the header is damaged; copy or download the file again")
     return card
+
+
+def record_accuracy(path: str | Path, measured: Iterable[tuple[float, int, float]]) -> None:
+    """Add measurements (rate in Hz, length of windows in µs, AP50:95 in percent) to the header of a file.
+
+    They replace earlier ones of the same rate and length. Streams choose the length of their windows by them.
+    """
+    card, kept = read_card(path), {}
+    for hz, length_us, ap in (*card.get("accuracy", ()), *measured):
+        kept[float(hz), int(length_us)] = round(float(ap), 2)
+    card["accuracy"] = [[*where, ap] for where, ap in sorted(kept.items())]
+    with _opened(path) as file:
+        entries = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+    write_whole(path, save(entries, {"fate": json.dumps(card)}))
 
 
 def is_own(path: str | Path) -> bool:

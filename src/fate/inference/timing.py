@@ -1,0 +1,141 @@
+"""Chooses the length of windows by the accuracy that weights state, and a rate that this machine sustains.
+
+A detector sees more in a window of 50 ms than in one of 5 ms, so at high rates overlapping windows are often more
+accurate. Which length is best is measured (``fate evaluate --record``) and kept in the header of the weights.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from fate.errors import FateError
+from fate.events.events import Events, Sensor
+from fate.events.window import Window, window_us
+from fate.inference.stream import StreamingDetector
+from fate.inference.stream_types import Accuracy, StreamOptions
+from fate.inference.window_detector import WindowDetector
+from fate.inference.windowing import ClosedWindow
+
+#: Rates that "auto" chooses from, best first.
+AUTO_RATES = (200.0, 100.0, 80.0, 50.0, 40.0, 25.0, 20.0, 10.0, 5.0)
+#: Points of AP50:95 for which longer windows are worth their cost.
+WORTH = 0.5
+#: Share of the time between two windows that a detector may take, so that busy windows are in time too.
+SHARE = 0.7
+#: Events of a busy street, per pixel and second, with which the time of a window is measured.
+EVENT_RATE = 10.0
+#: Windows that are timed, and the seconds after which no more of them are.
+TIMED, TIMED_S = 30, 1.0
+
+
+class Timing(NamedTuple):
+    """The rate and the windows of a stream."""
+
+    hz: float
+    window_us: int
+    reason: str = ""  #: a sentence, if something was chosen
+
+
+def choose_timing(
+    detector: StreamingDetector,
+    sensor: Sequence[int],
+    hz: float | str = 200.0,
+    length_us: int | None = None,
+    in_time: bool = False,
+) -> Timing:
+    """The rate and the length of windows for events of a sensor.
+
+    Args:
+        detector: its weights may state their accuracy with several lengths of windows.
+        sensor: (height, width).
+        hz: windows per second, or "auto" for the highest rate that this machine sustains.
+        length_us: length of windows; None to choose the most accurate one.
+        in_time: whether windows must be detected in time, as for a camera. "auto" implies it.
+    """
+
+    @cache
+    def took_ms(rate: float, length_us: int) -> float:
+        return _window_ms(detector, sensor, rate, length_us)
+
+    if hz != "auto":
+        if isinstance(hz, str):
+            raise FateError(f"hz={hz!r} was given; expected a number from 1 to 1000, or 'auto'")
+        return _choose_window(detector.accuracy, hz, length_us, took_ms if in_time else None)
+    chosen = Timing(AUTO_RATES[-1], length_us or window_us(AUTO_RATES[-1]))
+    for rate in AUTO_RATES:
+        if length_us is not None and window_us(rate) > length_us:
+            break  # windows of this length would leave gaps
+        chosen = _choose_window(detector.accuracy, rate, length_us, took_ms)
+        if took_ms(rate, chosen.window_us) <= _budget_ms(rate):
+            break
+    took = took_ms(chosen.hz, chosen.window_us)
+    text = f"{chosen.hz:g} Hz: a window takes {took:.2g} ms on this machine"
+    if took > _budget_ms(chosen.hz):
+        text += f", too long even for this rate; {_budget_ms(chosen.hz):.2g} ms are needed"
+    return chosen._replace(reason="; ".join(filter(None, [text, chosen.reason])))
+
+
+def _budget_ms(hz: float) -> float:
+    return SHARE * 1000 / hz
+
+
+def _choose_window(
+    card: Sequence[Accuracy], hz: float, length_us: int | None, took_ms: Callable[[float, int], float] | None
+) -> Timing:
+    """The shortest of the most accurate lengths at a rate; with ``took_ms``, of those that are in time."""
+    hop = window_us(hz)
+    if length_us is not None:
+        return Timing(hz, length_us)
+    known = dict(_accuracy_at(card, hz))
+    fitting = {
+        length: ap
+        for length, ap in known.items()
+        if took_ms is None or length == hop or took_ms(hz, length) <= _budget_ms(hz)
+    }
+    if len(known) < 2 or hop not in known:
+        return Timing(hz, hop)
+    best = max(fitting.values())
+    length = min(length for length, ap in fitting.items() if ap >= best - WORTH)
+    others = ", ".join(f"{ap:.1f} with {each / 1000:g} ms" for each, ap in sorted(known.items()) if each != length)
+    reason = f"windows of {length / 1000:g} ms, one every {hop / 1000:g} ms"
+    slow = "" if len(fitting) == len(known) else "; longer ones take too long on this machine"
+    return Timing(hz, length, f"{reason} (AP50:95 {known[length]:.1f} by the weights' header, {others}{slow})")
+
+
+def _accuracy_at(card: Sequence[Accuracy], hz: float) -> Iterator[tuple[int, float]]:
+    """The lengths of windows that are possible at a rate, and their AP at the nearest rate that was measured."""
+    hop = window_us(hz)
+    nearest = sorted(card, key=lambda entry: -abs(math.log(entry.hz / hz)))
+    for entry in nearest:  # the nearest comes last and replaces the others
+        if entry.window_us == window_us(entry.hz):
+            yield hop, entry.ap
+        if entry.window_us > hop:
+            yield entry.window_us, entry.ap
+
+
+def _window_ms(detector: StreamingDetector, sensor: Sequence[int], hz: float, length_us: int) -> float:
+    """The time of a window of random events, which nine of ten windows do not exceed, in ms."""
+    options = StreamOptions(hz, length_us)
+    detect = WindowDetector(detector.adapted(sensor), options, detector.device, detector.precision)
+    size = Sensor.of(sensor)
+    random, hop = np.random.default_rng(0), options.hop_us
+    count = round(EVENT_RATE * size.height * size.width * hop / 1e6)
+    spent: list[float] = []
+    for index in range(-(-length_us // hop) + TIMED):
+        window = Window(index * hop, (index + 1) * hop)
+        t_us = np.sort(random.integers(window.start_us, window.end_us, count))
+        x, y = random.integers(0, size.width, count), random.integers(0, size.height, count)
+        events = Events(t_us, x, y, random.integers(0, 2, count), size)
+        began = time.perf_counter()
+        detect(ClosedWindow(window, events, ""))
+        if (index + 1) * hop >= length_us:  # the first windows are not full
+            spent.append(time.perf_counter() - began)
+        if sum(spent) > TIMED_S and len(spent) >= 3:
+            break
+    return float(1000 * np.quantile(spent, 0.9))
