@@ -58,9 +58,8 @@ def test_a_stream_sees_what_an_evaluation_sees(folder: Path, name: str, hz: floa
     model = small_detector(name)
     dataset = open_dataset(folder, kind="own")
     threshold = 0.05 if name.endswith("nano") else 0.01
-    run = predict(
-        model, dataset.recordings, hz, confidence=threshold, score="product", window_us=window_us, max_overlap=0.45
-    )
+    options = {"confidence": threshold, "window_us": window_us, "max_overlap": 0.45, "steps": 1}
+    run = predict(model, dataset.recordings, hz, score="product", **options)
     expected = next(iter(run.predictions.values()))
     stream = StreamingDetector(model).stream(folder / "drive.npz", hz, threshold=threshold, window_us=window_us)
     frames = list(stream)

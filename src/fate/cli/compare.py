@@ -19,7 +19,7 @@ def compare(
     at: list[str] | None = None,
     labels: str | None = None,
     window: args.Window = None,
-    threshold: args.Share = 0.4,
+    threshold: float | None = Option(None, min=0, max=1),
     acc: Any = Option("50ms", parser=args.parse_duration),
     slow: float = Option(1.0, min=0.01, max=10_000),
     palette: str = "dark",

@@ -33,7 +33,7 @@ def detect(
     coco_file: str | None = None,
     realtime: bool = False,
     track: bool = False,
-    threshold: args.Share = 0.4,
+    threshold: float | None = Option(None, min=0, max=1),
     max_overlap: args.Share = 0.45,
     acc: Any = Option("50ms", parser=args.parse_duration),
     fps: float = Option(25.0, min=1, max=240),

@@ -33,6 +33,7 @@ def evaluate(
     predictions: str | None = None,
     images: str | None = None,
     record: bool = False,
+    calibrate: bool = False,
     json_file: str | None = None,
     kind: str | None = None,
 ) -> None:
@@ -70,7 +71,7 @@ def evaluate(
         done = run(
             what, opened, rates or None, protocol=protocol, label_tolerance_us=label_tolerance, window_us=window,
             images=images, shard=shard, predictions_to=predictions, progress=progress, device=chosen,
-            streams=streams, workers=workers, score=score, max_overlap=max_overlap, record=record,
+            streams=streams, workers=workers, score=score, max_overlap=max_overlap, record=record, calibrate=calibrate,
             job_folder=near, **spread,
         )  # fmt: skip
     args.write_and_print(done.table(), json_file, lambda path: save_with_picture(done, path))

@@ -17,11 +17,13 @@ frames with a false positive does not grow with the rate in this way, and is rep
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fate.boxes.iou import assign_to_truth
+from fate.evaluation.calibration import Matches
 from fate.evaluation.labelled_frames import BoxTable, Frames
 from fate.evaluation.protocols import Protocol
 
@@ -79,13 +81,24 @@ class RestCounter:
             self.duration_us += float((spans[:, 1] - spans[:, 0]).sum())
 
 
+def matches(frames: Frames, num_classes: int) -> Matches:
+    """Which predictions in labelled frames are right."""
+    found = frames.predictions
+    return Matches(found.score.astype(np.float64), _assigned(frames, found, num_classes) >= 0)
+
+
+def _assigned(frames: Frames, found: np.recarray[Any, Any], num_classes: int) -> NDArray[np.int64]:
+    """The ground truth that each prediction matches, -1 if none."""
+    groups = [rows.frame * num_classes + rows.class_id for rows in (frames.truth, found)]
+    return assign_to_truth(groups[0], frames.truth.xywh, groups[1], found.xywh, found.score, MIN_OVERLAP)
+
+
 def false_positives(frames: Frames, rest: RestCounter, num_classes: int) -> FalsePositives:
     """Count false positives in labelled frames, and combine them with those at rest."""
     threshold, protocol = rest.threshold, rest.protocol
     truth, found = frames.truth, frames.predictions
     found = found[found.score >= max(threshold, protocol.score_floor)]
-    groups = [rows.frame * num_classes + rows.class_id for rows in (truth, found)]
-    wrong = assign_to_truth(groups[0], truth.xywh, groups[1], found.xywh, found.score, MIN_OVERLAP) < 0
+    wrong = _assigned(frames, found, num_classes) < 0
     count = int(np.count_nonzero(wrong))
     step_us = protocol.hop_us or frames.step_us  # without a rate, the median step of the predictions
     return FalsePositives(

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from fate.boxes.labels import Labels
 from fate.errors import FateError
 from fate.evaluation.average_precision import AveragePrecision, average_precision
-from fate.evaluation.false_positives import FalsePositives, RestCounter, false_positives
+from fate.evaluation.calibration import Matches
+from fate.evaluation.false_positives import FalsePositives, RestCounter, false_positives, matches
 from fate.evaluation.labelled_frames import REASONS, BoxesLike, FrameCounts, Frames, box_table
 from fate.evaluation.protocols import Protocol
 from fate.events.events import Sensor
@@ -32,6 +33,7 @@ class Scores:
     average_precision: AveragePrecision
     false_positives: FalsePositives
     counts: FrameCounts
+    matches: Matches  #: confidence of each prediction in a frame, and whether it is right
     notes: tuple[str, ...]  #: what a reader of the figures must know beside the protocol
 
     def __getitem__(self, metric: str) -> float | None:
@@ -55,6 +57,7 @@ class Scores:
             "by_class": {name: dict(figures) for name, figures in self.by_class.items()},
             "false_positives": asdict(self.false_positives),
             "counts": asdict(self.counts),
+            "reliability": self.matches.reliability(),
             "notes": list(self.notes),
         }
         if curves:
@@ -178,6 +181,7 @@ def evaluate_boxes(
         average_precision=average_precision(frames, names, protocol.max_detections),
         false_positives=false_positives(frames, rest, len(names)),
         counts=counts,
+        matches=matches(frames, len(names)),
         notes=_notes(frames, protocol, size, missing),
     )
 

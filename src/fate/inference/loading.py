@@ -91,12 +91,14 @@ def load_detector(
         return StreamingDetector(name_or_path, device, precision)
     given = fspath(name_or_path)
     name = given if given in bundled_weights() else Path(given).stem
+    from fate.inference.score_calibration import ScoreCalibration  # noqa: PLC0415
     from fate.inference.stream_types import Accuracy  # noqa: PLC0415
     from fate.models.checkpoints import read_card  # noqa: PLC0415
 
     card = read_card(find_weights(given))
     accuracy = [Accuracy(*entry) for entry in card.get("accuracy", ())]
-    return StreamingDetector(load_trained(given), device, precision, name, training_downscale(card), accuracy)
+    facts = training_downscale(card), accuracy, ScoreCalibration.of(card)
+    return StreamingDetector(load_trained(given), device, precision, name, *facts)
 
 
 def training_downscale(card: Mapping[str, Any]) -> int:

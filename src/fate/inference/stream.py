@@ -30,6 +30,7 @@ from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.inference.adapting import Adaptation, adapt
 from fate.inference.live import LiveStream
+from fate.inference.score_calibration import ScoreCalibration
 from fate.inference.sources import LiveSource
 from fate.inference.stream_types import Accuracy, StreamFrame, StreamKeywords, StreamOptions
 from fate.inference.streaming_step import Precision
@@ -53,17 +54,19 @@ class StreamingDetector:
         name: str = "",
         downscale: int = 1,
         accuracy: Sequence[Accuracy] = (),
+        calibration: ScoreCalibration | None = None,
     ) -> None:
         """``model`` is not changed. ``name`` is shown in results; the name of the model unless given.
 
         ``downscale`` is that of the recordings of its training; see ``adapting.py``. ``accuracy`` is what its weights
-        state about windows of several lengths; see ``timing.py``.
+        state about windows of several lengths; see ``timing.py``. ``calibration`` turns its confidences into scores.
         """
         self.model, self.device, self.precision = model, device, precision
         self.classes = model.classes  #: names of the classes, in the order of class ids
         self.sensor = model.sensor  #: (height, width) of the training; see ``adapting.py`` for other sensors
         self.name = name or str(model.description.get("name", "detector"))
         self.accuracy = tuple(accuracy)  #: AP by rate and length of windows, as the weights state it
+        self.calibration = calibration or ScoreCalibration()  #: from confidences to scores, and the default threshold
         self._downscale = downscale
         self._adapted: dict[Sensor, Adaptation] = {}
 
@@ -146,7 +149,7 @@ class StreamingDetector:
     def _window_detector(self, sensor: Sequence[int], options: StreamOptions) -> WindowDetector:
         if options.threads is not None:
             torch.set_num_threads(options.threads)
-        return WindowDetector(self.adapted(sensor), options, self.device, self.precision)
+        return WindowDetector(self.adapted(sensor), options, self.device, self.precision, self.calibration)
 
 
 class Stream:

@@ -14,8 +14,6 @@ from fate.models.nms import MAX_OVERLAP, Score, check_max_overlap
 MAX_BACK_US, MAX_GAP_US = 1_000_000, 10_000_000
 #: The longest window: one at the lowest rate.
 MAX_WINDOW_US = 1_000_000
-#: Lowest confidence of a detection unless another one is asked for.
-THRESHOLD = 0.4
 #: Share of the threshold down to which detections continue a track; they start none and are not returned.
 WEAK = 0.5
 
@@ -32,7 +30,7 @@ class StreamKeywords(TypedDict, total=False):
     """The fields of :class:`StreamOptions` as keyword arguments, but for ``hz``."""
 
     window_us: int | None
-    threshold: float
+    threshold: float | None
     track: bool
     threads: int | None
     score: Score
@@ -49,7 +47,7 @@ class StreamOptions:
     hz: float = 200  #: windows per second, 1 to 1000
     #: µs of a window if longer than 1 / hz: windows then overlap, for detectors that were trained at a lower rate
     window_us: int | None = None
-    threshold: float = THRESHOLD  #: lowest confidence: objectness · class, or class for heads without objectness
+    threshold: float | None = None  #: lowest score of a detection; None for the detector's own
     track: bool = False  #: give each object a number that it keeps
     threads: int | None = None  #: CPU threads of torch, for the whole process; None leaves them as they are
     score: Score = "product"  #: what is returned: "product", the confidence, or "class" alone, as in evaluations
@@ -67,7 +65,8 @@ class StreamOptions:
                 f"windows of {self.length_us / 1000:g} ms, one every {self.hop_us / 1000:g} ms, were asked for;"
                 f" expected them to last as long as the time between two, or longer, up to {MAX_WINDOW_US / 1000:g} ms"
             )
-        if not isinstance(self.threshold, int | float) or not 0 <= self.threshold <= 1:
+        given = 0.0 if self.threshold is None else self.threshold
+        if not isinstance(given, int | float) or not 0 <= given <= 1:
             raise FateError(f"a threshold of {self.threshold!r} was given; expected a score from 0 to 1")
         if self.most < 1 or (self.threads is not None and self.threads < 1):
             raise FateError(f"most={self.most} and threads={self.threads} were given; expected 1 or more")
@@ -90,10 +89,9 @@ class StreamOptions:
         """``max_gap_us``, but at least a hop."""
         return max(self.max_gap_us, self.hop_us)
 
-    @property
-    def confidence(self) -> float:
-        """Lowest confidence of the detections that the step returns; tracking needs weaker ones too."""
-        return float(self.threshold) * (WEAK if self.track else 1.0)
+    def weakest(self, threshold: float) -> float:
+        """Lowest score of the detections that the step returns; tracking needs weaker ones too."""
+        return threshold * (WEAK if self.track else 1.0)
 
 
 #: Parts of the time that a window takes.

@@ -122,7 +122,9 @@ def _accuracy_at(card: Sequence[Accuracy], hz: float) -> Iterator[tuple[int, flo
 def _window_ms(detector: StreamingDetector, sensor: Sequence[int], hz: float, length_us: int) -> float:
     """The time of a window of random events, which nine of ten windows do not exceed, in ms."""
     options = StreamOptions(hz, length_us)
-    detect = WindowDetector(detector.adapted(sensor), options, detector.device, detector.precision)
+    detect = WindowDetector(
+        detector.adapted(sensor), options, detector.device, detector.precision, detector.calibration
+    )
     size = Sensor.of(sensor)
     random, hop = np.random.default_rng(0), options.hop_us
     count = round(EVENT_RATE * size.height * size.width * hop / 1e6)

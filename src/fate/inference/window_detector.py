@@ -12,6 +12,7 @@ from fate.encoding.batch import EventBatch
 from fate.events.events import Events
 from fate.events.window import Window
 from fate.inference.adapting import Adaptation
+from fate.inference.score_calibration import ScoreCalibration
 from fate.inference.stream_types import StreamCounts, StreamFrame, StreamOptions
 from fate.inference.streaming_step import MIN_CAPACITY, GraphStep, Precision, compile_for_streaming
 from fate.inference.windowing import ClosedWindow, LookBack, Windower
@@ -30,16 +31,24 @@ class WindowDetector:
     """``frame = detect(closed)``; state and tracks are kept inside."""
 
     def __init__(
-        self, adaptation: Adaptation, options: StreamOptions, device: str | torch.device, precision: Precision | None
+        self,
+        adaptation: Adaptation,
+        options: StreamOptions,
+        device: str | torch.device,
+        precision: Precision | None,
+        calibration: ScoreCalibration,
     ) -> None:
         """Compile and record everything, so that the first windows need not wait for it."""
         self.adaptation, self.options, self.counts = adaptation, options, StreamCounts()
+        self.calibration = calibration
+        self.threshold = calibration.threshold if options.threshold is None else float(options.threshold)
         self.merge = adaptation.merger()
         self.step = compile_for_streaming(
-            adaptation.model, device, precision=precision, confidence=options.confidence, hop_us=options.hop_us,
+            adaptation.model, device, precision=precision, hop_us=options.hop_us,
+            confidence=calibration.confidence(options.weakest(self.threshold)),
             score=options.score, max_overlap=options.max_overlap, most=options.most,
         )  # fmt: skip
-        self.tracker = Tracker(LEAST_OVERLAP, UNSEEN_US, float(options.threshold)) if options.track else None
+        self.tracker = Tracker(LEAST_OVERLAP, UNSEEN_US, self.threshold) if options.track else None
         self.back = LookBack(options.length_us) if options.length_us > options.hop_us else None
         self._warm_up()
 
@@ -61,13 +70,14 @@ class WindowDetector:
         found = self.step(batch)[0]
         best = slice(self.options.most)
         scores, class_ids, track_ids = found.scores.numpy()[best], found.class_ids.numpy()[best], None
-        confidences = scores
         if self.options.score != "product" and found.objectness is not None:
-            confidences = scores * found.objectness.numpy()[best]
+            chances = self.calibration(scores * found.objectness.numpy()[best])
+        else:
+            scores = chances = self.calibration(scores)
         boxes = self.adaptation.boxes(found.boxes.numpy()[best])
-        shown = confidences >= np.float32(self.options.threshold)
+        shown = chances >= np.float32(self.threshold)
         if self.tracker is not None:  # a box that is too weak to start a track has the id -1
-            track_ids = self.tracker.step(closed.window.end_us, boxes, confidences, class_ids)[shown]
+            track_ids = self.tracker.step(closed.window.end_us, boxes, chances, class_ids)[shown]
         end = time.perf_counter()
         # the stages of a graph cannot be measured from outside
         encoded, predicted = (begin, end) if self.step.marks is None else self.step.marks

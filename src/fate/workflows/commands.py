@@ -22,6 +22,7 @@ from fate.densify.making import Densified, begin_labels, with_classes
 from fate.densify.making import densify as make_labels
 from fate.densify.tracklets import TrackletOptions
 from fate.errors import FateError, warn
+from fate.evaluation.calibration import fit_calibration
 from fate.evaluation.evaluate import Evaluation, rates_of
 from fate.evaluation.evaluate import evaluate as measure
 from fate.evaluation.protocols import Protocol, named_protocol
@@ -29,7 +30,7 @@ from fate.events.window import window_us as hop_of
 from fate.inference.adapting import fit_dataset
 from fate.inference.loading import Model, as_detector, choose_device, means_a_model
 from fate.inference.running import Run
-from fate.models.checkpoints import record_accuracy
+from fate.models.checkpoints import add_facts, record_accuracy
 from fate.models.detector import Detector
 from fate.models.nms import Score
 from fate.progress import Progress
@@ -163,6 +164,7 @@ def evaluate(
     predictions_to: str | os.PathLike[str] | None = None,
     images: str | os.PathLike[str] | None = None,
     record: bool = False,
+    calibrate: bool = False,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Measure a detector, or predictions of any detector, on a dataset at several rates.
@@ -196,13 +198,19 @@ def evaluate(
         images: the COCO file of the images, for predictions that are a plain list of COCO results.
         record: whether AP50:95 by rate and length of windows is added to the header of the ``.safetensors`` file;
             ``fate.detect`` chooses the length of its windows by it.
+        calibrate: whether scores are calibrated on this dataset, validation data as a rule: the header of the
+            ``.safetensors`` file gets the curve and the threshold that gives a precision of 0.9.
         progress: called with the share that is done, 0 to 1.
 
     Example:
         >>> print(fate.evaluate("fate-s-nano", "dataset.yaml", (20, 200)).table())            # doctest: +SKIP
     """
-    if record and not (isinstance(what, str | os.PathLike) and Path(what).suffix == ".safetensors" and shard == (1, 1)):
-        raise FateError(f"{what}: the accuracy was to be recorded; expected a .safetensors file, and no shard")
+    weights = str(what) if isinstance(what, str | os.PathLike) and Path(what).suffix == ".safetensors" else None
+    if (record or calibrate) and (weights is None or shard != (1, 1) or score != "product"):
+        raise FateError(
+            f"{what}: results were to be written into its header; expected a .safetensors file, no shard, and boxes"
+            " ranked by objectness · class (score='product')"
+        )
     spread = None if devices is None else open_spread(devices, slurm)
     opened = as_dataset(dataset, split, kind=kind, usual="test")
     if not isinstance(protocol, Protocol):
@@ -227,8 +235,13 @@ def evaluate(
     )  # fmt: skip
     if record:
         known = [(at.hz, window_us or hop_of(at.hz), at.scores["AP50:95"]) for at in done.rates]
-        record_accuracy(str(what), [(hz, length_us, 100 * ap) for hz, length_us, ap in known if ap is not None])
-    return replace(done, notes=(note, *done.notes)) if note else done
+        record_accuracy(weights or "", [(hz, length_us, 100 * ap) for hz, length_us, ap in known if ap is not None])
+    notes = [note] if note else []
+    if calibrate:
+        calibration, said = fit_calibration([at.scores.matches for at in done.rates])
+        add_facts(weights or "", {"calibration": calibration.to_dict()})
+        notes.append(said)
+    return replace(done, notes=(*notes, *done.notes))
 
 
 def _run_on_devices(

@@ -22,7 +22,7 @@ from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.inference.loading import Model, load_detector
 from fate.inference.stream import StreamingDetector
-from fate.inference.stream_types import THRESHOLD, StreamFrame
+from fate.inference.stream_types import StreamFrame
 from fate.progress import Progress, name_part
 from fate.view.drawing import draw_boxes, draw_events, enlargement, label_boxes, side_by_side
 from fate.view.rendering import render_comparison
@@ -55,7 +55,7 @@ def compare(
     times_us: Sequence[int] = (),
     labels: str | os.PathLike[str] | None = None,
     window_us: int | None = None,
-    threshold: float = THRESHOLD,
+    threshold: float | None = None,
     start_us: int | None = None,
     end_us: int | None = None,
     device: str = "cpu",
@@ -73,7 +73,7 @@ def compare(
         times_us: times of the rows of a picture, µs of the recording's clock; by default three, evenly spaced.
         labels: a file of labels for a column of their own, in a picture.
         window_us: length of a window in µs; 1 / hz unless given.
-        threshold: lowest confidence of a box.
+        threshold: lowest score of a box; each detector's own unless given.
         start_us, end_us: part of the recording, µs of its clock.
         device: cpu or cuda.
         open_options: of ``open_recording``.

@@ -18,7 +18,7 @@ from fate.formats.recording import Recording
 from fate.inference.live import LiveStream
 from fate.inference.loading import DEFAULT_DETECTOR, Model, load_detector
 from fate.inference.stream import RecordingStream, StreamingDetector
-from fate.inference.stream_types import THRESHOLD, StreamFrame, StreamOptions
+from fate.inference.stream_types import StreamFrame, StreamOptions
 from fate.inference.timing import choose_timing
 from fate.models.nms import MAX_OVERLAP
 from fate.progress import Progress, name_part
@@ -74,10 +74,11 @@ class ResultRecorder(DetectionFiles):
     ) -> None:
         """Take the name and sensor (height, width) of the source, and more ``facts`` for the head of the files."""
         self.options = options
-        self.facts: dict[str, Any] = {"model": detector.name, "threshold": options.threshold, **facts}
+        threshold = detector.calibration.threshold if options.threshold is None else options.threshold
+        self.facts: dict[str, Any] = {"model": detector.name, "threshold": threshold, **facts}
         size, classes = (sensor[0], sensor[1]), tuple(detector.classes)
         self._log = DetectionLog(encodable(name), size, classes, options.hz, facts=self.facts)
-        self._summary = RunningSummary(detector.classes, options.hz, options.threshold)
+        self._summary = RunningSummary(detector.classes, options.hz, threshold)
         super().__init__(self._log, **files)
 
     def add(self, frame: Any) -> None:
@@ -117,7 +118,7 @@ def detect(
     hz: float | Literal["auto"] = 200.0,
     *,
     window_us: int | None = None,
-    threshold: float = THRESHOLD,
+    threshold: float | None = None,
     track: bool = False,
     max_overlap: float = MAX_OVERLAP,
     start_us: int | None = None,
@@ -139,7 +140,7 @@ def detect(
             recording was made.
         window_us: length of a window in µs. Windows longer than 1 / hz overlap. Unless given, it is the most accurate
             one by the header of the weights; 1 / hz if that says nothing.
-        threshold: lowest confidence of a box.
+        threshold: lowest score of a box; the detector's own unless given.
         track: whether objects are tracked, so that each has a number.
         max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class is dropped; 1 keeps every box.
         start_us, end_us: part of the recording, µs of its clock.

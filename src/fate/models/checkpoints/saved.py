@@ -113,10 +113,15 @@ def record_accuracy(path: str | Path, measured: Iterable[tuple[float, int, float
 
     They replace earlier ones of the same rate and length. Streams choose the length of their windows by them.
     """
-    card, kept = read_card(path), {}
-    for hz, length_us, ap in (*card.get("accuracy", ()), *measured):
+    kept = {}
+    for hz, length_us, ap in (*read_card(path).get("accuracy", ()), *measured):
         kept[float(hz), int(length_us)] = round(float(ap), 2)
-    card["accuracy"] = [[*where, ap] for where, ap in sorted(kept.items())]
+    add_facts(path, {"accuracy": [[*where, ap] for where, ap in sorted(kept.items())]})
+
+
+def add_facts(path: str | Path, facts: Mapping[str, Any]) -> None:
+    """Add entries to the header of a file; its weights stay as they are."""
+    card = {**read_card(path), **facts}
     with _opened(path) as file:
         entries = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
     write_whole(path, save(entries, {"fate": json.dumps(card)}))
