@@ -107,7 +107,10 @@ class StrategyConfig(_Frozen):
         PAPER_RATES,
         description="rates in Hz in ascending order; the first is the canonical rate; the five rates of the paper",
     )
-    labels: str | None = Field(None, description="folder with the labels of fate densify; the strategy fat needs it")
+    labels: str | None = Field(
+        None,
+        description="labels for fat and any_rate: a folder of fate densify, or truth, the exact boxes of simulated data",
+    )
     decay: float = Field(0.9999, ge=0, lt=1, description="γ, the decay of the mean teacher; as in the paper")
     decay_warmup: Count = Field(0, description="steps over which γ rises from 0; the paper has no warm-up")
     consistency_weight: float = Field(
@@ -404,7 +407,7 @@ def _check(config: TrainConfig, source: str) -> None:
         f"run.device = {run.device} names one GPU and {processes} processes were asked for; give run.device=cuda, and"
         " choose GPUs with CUDA_VISIBLE_DEVICES": run.gpu is not None and processes > 1,
         f"strategy.labels is missing; {strategy.name} learns from dense labels: make them with fate densify MODEL"
-        " DATASET --out DIR and give strategy.labels=DIR": (
+        " DATASET --out DIR and give strategy.labels=DIR, or give strategy.labels=truth for simulated data": (
             strategy.name in ("fat", "any_rate") and strategy.labels is None
         ),
     }
