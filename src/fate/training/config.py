@@ -109,7 +109,7 @@ class StrategyConfig(_Frozen):
     )
     labels: str | None = Field(
         None,
-        description="labels for fat and any_rate: a folder of fate densify, or truth, the exact boxes of simulated data",
+        description="labels of fat and any_rate: a folder of fate densify, or truth: exact boxes of simulated data",
     )
     decay: float = Field(0.9999, ge=0, lt=1, description="γ, the decay of the mean teacher; as in the paper")
     decay_warmup: Count = Field(0, description="steps over which γ rises from 0; the paper has no warm-up")
