@@ -67,6 +67,10 @@ class ModelConfig(_Frozen):
         {}, description="arguments of the model family, such as dims, depth, layers and queries"
     )
     weights: str | None = Field(None, description="a .safetensors file to start from; null starts from random weights")
+    transfer: bool = Field(
+        False,
+        description="weights may be those of other classes or of another sensor; layers of new classes start at random",
+    )
 
 
 class DataConfig(_Frozen):
@@ -146,9 +150,12 @@ class OptimiserConfig(_Frozen):
     clip_value: float | None = Field(
         None, gt=0, description="each number of the gradient is limited to this value instead of the norm; RVT has 1"
     )
-    only: Literal["all", "memory"] = Field(
+    only: Literal["all", "head", "memory"] = Field(
         "all",
-        description="the weights that are trained; memory: the second stage of EvRT-DETR as published",
+        description="the weights that are trained; head: neck and head; memory: EvRT-DETR's second stage as published",
+    )
+    backbone_lr: float = Field(
+        1.0, gt=0, description="learning rate of encoder and backbone relative to lr; fine-tuning uses 0.2"
     )
 
 
