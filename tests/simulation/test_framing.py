@@ -8,7 +8,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-from fate.events.events import MIXED_FRAME, Events, Sensor
+from fate.events.events import COMMON_FRAME, Events, Sensor
 from fate.events.merging import firing_sum
 from fate.simulation.arrays import Float64, Int64
 from fate.simulation.camera.framing import Framing
@@ -89,7 +89,7 @@ def test_events_beyond_the_frame_are_dropped() -> None:
     frame = framing(Sensor(260, 346), 0.0, left=-20, top=-10)
     x, y = [0, 19, 20, 339, 340], [100] * 5
     found = frame.events(Events(np.arange(5), x, y, np.ones(5, np.uint8), Sensor(260, 346)), last=True)
-    assert (found.x.tolist(), found.y.tolist(), found.sensor) == ([0, 319], [90, 90], MIXED_FRAME)
+    assert (found.x.tolist(), found.y.tolist(), found.sensor) == ([0, 319], [90, 90], COMMON_FRAME)
 
 
 def times(scene: Scene) -> Int64:
@@ -108,7 +108,7 @@ def test_recordings_of_different_sensors_have_one_frame_and_events_and_boxes_ins
         mine = [piece for piece in recorded() if piece.recording == number]
         events, drawn = Events.concatenate([piece.events for piece in mine]), mine[0].scene.random_sensor
         assert drawn is not None
-        assert events.sensor == mine[0].scene.frame == MIXED_FRAME
+        assert events.sensor == mine[0].scene.frame == COMMON_FRAME
         assert len(events) > 100
         assert events.t_us[-1] < SECONDS * 1e6
         assert drawn.left <= events.x.min() <= events.x.max() < drawn.left + drawn.size.width

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from fate.events.events import MIXED_FRAME
+from fate.events.events import COMMON_FRAME
 from fate.events.merging import divisor_for
 from fate.simulation.camera.random_sensor import RANGES, SIZES, STEPS_US, RandomSensor, draw_sensor
 
@@ -58,9 +58,9 @@ def test_values_lie_in_the_ranges_and_reach_near_their_ends() -> None:
 def test_sensors_are_divided_as_inference_divides_them_and_lie_in_the_frame_or_cover_it() -> None:
     places = set()
     for each in drawn():
-        assert each.divisor == divisor_for(each.size, MIXED_FRAME)
+        assert each.divisor == divisor_for(each.size, COMMON_FRAME)
         places.add((each.left, each.top))
-        for start, side, length in zip((each.top, each.left), MIXED_FRAME, each.size, strict=True):
+        for start, side, length in zip((each.top, each.left), COMMON_FRAME, each.size, strict=True):
             end = start + -(-length // each.divisor)
             assert (0 <= start <= end <= side) or (start <= 0 and side <= end)
     assert {each.size: each.divisor for each in drawn()}[(720, 1280)] == 4

@@ -47,7 +47,7 @@ class Sensor(NamedTuple):
 GEN1_SENSOR = Sensor(240, 304)
 MPX_SENSOR = Sensor(720, 1280)
 #: The frame in which simulated recordings of many sensors are written.
-MIXED_FRAME = Sensor(240, 320)
+COMMON_FRAME = Sensor(240, 320)
 
 #: Sensors on the market, the smallest first, for files and arrays that do not give theirs.
 KNOWN_SENSORS = (

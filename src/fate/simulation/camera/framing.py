@@ -40,11 +40,11 @@ class Framing:
     def boxes(self, found: BoxesAt) -> BoxesAt:
         """Boxes in the frame, without those that are too small or of which too little is left."""
         sensor, (t_us, rows, boxes) = self.sensor, found
-        place = np.array([sensor.left, sensor.top] * 2, np.float32)
+        origin = np.array([sensor.left, sensor.top] * 2, np.float32)
         size = np.array(sensor.size[::-1], np.float32) / sensor.divisor
-        whole = sensor.lens.boxes(boxes.boxes) / np.float32(sensor.divisor) + place
-        lowest = np.maximum(place[:2], 0)
-        highest = np.minimum(place[:2] + size, np.array(self.frame[::-1], np.float32))
+        whole = sensor.lens.boxes(boxes.boxes) / np.float32(sensor.divisor) + origin
+        lowest = np.maximum(origin[:2], 0)
+        highest = np.minimum(origin[:2] + size, np.array(self.frame[::-1], np.float32))
         cut = np.clip(whole, np.tile(lowest, 2), np.tile(np.maximum(highest, lowest), 2))
         (width, height), (full_width, full_height) = ((each[:, 2:] - each[:, :2]).T for each in (cut, whole))
         visible = boxes.visible * (width * height / np.maximum(full_width * full_height, np.float32(1e-9)))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fate.events.events import MIXED_FRAME, Sensor
+from fate.events.events import COMMON_FRAME, Sensor
 from fate.events.merging import divisor_for
 from fate.simulation.camera.camera_model import CameraModel
 from fate.simulation.camera.lens import Lens
@@ -87,8 +87,8 @@ def draw_sensor(seed: int) -> RandomSensor:
     size = list(SIZES)[int(rng.choice(len(SIZES), p=list(SIZES.values())))]
     drawn = {name: each.draw(rng) for name, each in RANGES.items()}
     bursts, step_us = bool(rng.random() < BURSTS), int(rng.choice(STEPS_US))
-    divisor = divisor_for(size, MIXED_FRAME)
-    free = [side - -(-length // divisor) for side, length in zip(MIXED_FRAME, size, strict=True)]
+    divisor = divisor_for(size, COMMON_FRAME)
+    free = [side - -(-length // divisor) for side, length in zip(COMMON_FRAME, size, strict=True)]
     top, left = (int(rng.integers(min(each, 0), max(each, 0), endpoint=True)) for each in free)
     distortion = drawn["distortion"] * drawn["field_of_view"] / 100
     lens = Lens(size, drawn["field_of_view"], distortion)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fate.errors import FateError
-from fate.events.events import MIXED_FRAME, Events, Sensor
+from fate.events.events import COMMON_FRAME, Events, Sensor
 from fate.simulation.arrays import Float32, Int32, Int64
 from fate.simulation.art.catalogue import SPLITS, Split
 from fate.simulation.art.mixture import make_world
@@ -103,7 +103,7 @@ class Scene:
         self.random_sensor = None if self.profile.field_of_view else draw_sensor(self.seed)
         self.camera = self.random_sensor.camera if self.random_sensor else draw_camera(rng, profile)
         self.sensor: Sensor = self.camera.sensor
-        self.frame: Sensor = MIXED_FRAME if self.random_sensor else self.sensor  #: size of the files
+        self.frame: Sensor = COMMON_FRAME if self.random_sensor else self.sensor  #: size of the files
         self.label_hz = int(rng.choice(self.profile.label_hz))
         self._horizon, self._height = rng.uniform(0.46, 0.56), rng.uniform(1.2, 1.4)
         if at_rest:
