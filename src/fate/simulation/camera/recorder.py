@@ -63,7 +63,8 @@ def record(
     """Record one scene with its camera on the CPU, one piece for each stretch.
 
     The boxes are those at ``times_us``, sorted; none by default. ``threads`` share the work, all cores by default; the
-    events do not depend on them. The pieces hold ``number`` as their ``recording``.
+    events do not depend on them. The pieces hold ``number`` as their ``recording``; pixels
+    are those of ``scene.sensor``.
     """
     threads = threads or allowed_processors()
     times_us = np.zeros(0, np.int64) if times_us is None else times_us
