@@ -19,7 +19,7 @@ from fate.simulation.render.scene import Boxes, BoxesAt, Scene
 
 SMALL = next(seed for seed in range(99) if draw_sensor(seed).size == (128, 128))
 OTHER = next(seed for seed in range(99) if draw_sensor(seed).size == (180, 240))
-SECONDS = 0.15
+SECONDS = 0.12
 
 
 def framing(size: Sensor, distortion: float = -0.2, left: int = 0, top: int = 0) -> Framing:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from fate.compiled import compiled
 from fate.events.events import Events, Sensor
 from fate.simulation.arrays import Float32, Float64, Int32
 from fate.simulation.render.surfaces import Pinhole
@@ -71,11 +73,8 @@ class Lens:
 
     def events(self, events: Events) -> Events:
         """Events of the pinhole picture as the sensor gives them."""
-        pixel = self._pixel[events.y, events.x]
-        kept = pixel >= 0
-        row, column = np.divmod(pixel[kept], np.int32(self.sensor.width))
-        x, y = column.astype(np.uint16), row.astype(np.uint16)
-        return Events.trusted(events.t_us[kept], x, y, events.p[kept], self.sensor)
+        x, y, which = _move(events.x, events.y, self._pixel, self.sensor.width)
+        return Events.trusted(events.t_us[which], x, y, events.p[which], self.sensor)
 
     def boxes(self, boxes: Float32) -> Float32:
         """Boxes [N, 4] of the pinhole picture on the sensor: an object reaches each side in the middle half of it."""
@@ -86,3 +85,16 @@ class Lens:
         left, top, right, bottom = (self.shown(np.stack(side, axis=-1)) for side in sides)
         ends = left[..., 0].min(1), top[..., 1].min(1), right[..., 0].max(1), bottom[..., 1].max(1)
         return np.stack(ends, axis=1).astype(np.float32)
+
+
+@compiled
+def _move(x: Any, y: Any, pixel: Int32, width: int) -> tuple[Any, Any, Any]:
+    """Columns and rows on the sensor of events at (x, y) of the pinhole picture, and which events they are."""
+    columns, rows, which = np.empty_like(x), np.empty_like(y), np.empty(len(x), np.int64)
+    count = 0
+    for index in range(len(x)):
+        moved = pixel[y[index], x[index]]
+        if moved >= 0:
+            columns[count], rows[count], which[count] = moved % width, moved // width, index
+            count += 1
+    return columns[:count], rows[:count], which[:count]

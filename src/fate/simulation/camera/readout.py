@@ -26,15 +26,21 @@ class Readout:
         """The next events that leave the sensor, in time order; ``last`` says that no others come."""
         if self._held is not None:
             events = Events.concatenate([self._held, events])
-        slices = events.t_us // SLICE_US
-        complete = len(events) if last or not len(events) else int(np.searchsorted(slices, slices[-1]))
-        self._held = events[complete:]
-        events, slices = events[:complete], slices[:complete]
-        numbers, first, count = np.unique(slices, return_index=True, return_counts=True)
-        kept = np.ones(len(events), np.bool_)
-        for each in np.flatnonzero(count > self.most):
-            random = np.random.default_rng([self.seed, 0x4EAD, int(numbers[each])])
-            lost = random.choice(int(count[each]), int(count[each]) - self.most, replace=False, shuffle=False)
-            kept[first[each] + lost] = False
-        t_us = events.t_us[kept] // self.step_us * self.step_us
-        return Events.trusted(t_us, events.x[kept], events.y[kept], events.p[kept], events.sensor)
+        if not len(events):
+            return events
+        numbers = np.arange(events.t_us[0] // SLICE_US, events.t_us[-1] // SLICE_US + 1)
+        first = np.searchsorted(events.t_us, numbers * SLICE_US)  # of each slice
+        complete = len(events) if last else int(first[-1])
+        self._held, events = events[complete:], events[:complete]
+        count = np.diff(np.append(first, complete))
+        t_us, x, y, p = events.t_us, events.x, events.y, events.p
+        if count.max() > self.most:
+            kept = np.ones(len(events), np.bool_)
+            for each in np.flatnonzero(count > self.most):
+                random = np.random.default_rng([self.seed, 0x4EAD, int(numbers[each])])
+                lost = random.choice(int(count[each]), int(count[each]) - self.most, replace=False, shuffle=False)
+                kept[first[each] + lost] = False
+            t_us, x, y, p = (column[kept] for column in (t_us, x, y, p))
+        if self.step_us > 1:
+            t_us = t_us // self.step_us * self.step_us
+        return Events.trusted(t_us, x, y, p, events.sensor)
