@@ -102,6 +102,28 @@ def test_workers_prepare_all_scenes_of_all_batches_in_their_order() -> None:
     assert next(prepared, None) is None
 
 
+@pytest.mark.slow
+def test_scenes_of_different_sizes_keep_their_numbers_noise_and_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu.GpuPixels, "advance", lambda *_: torch.zeros(0, dtype=torch.int64))  # no signal
+    small = [seed for seed in range(60) if max(draw_sensor(seed).size) < 300][:4]
+    makers = [partial(Scene, seed, "mixed", "train", 0.15) for seed in small]
+    assert len({make().sensor for make in makers}) > 1
+    pieces = list(gpu.record_on_gpu(makers, half_dozen_times, "cpu", threads=2))
+    assert sorted(piece.recording for piece in pieces) == [0, 0, 1, 1, 2, 2, 3, 3]
+    for piece in pieces:
+        scene = makers[piece.recording]()
+        assert piece.scene.seed == scene.seed
+        assert piece.events.sensor == scene.sensor
+    for number, make in enumerate(makers):
+        scene, own = make(), [piece for piece in pieces if piece.recording == number]
+        noise = BackgroundNoise(scene.camera, scene.seed)
+        expected = [len(noise.window(start, end).t_us) for start, end in ((0, 100_000), (100_000, 150_000))]
+        assert sum(len(piece.events) for piece in own) == sum(expected)
+        for stretch, piece in enumerate(own):
+            found = scene.boxes_in(stretch, half_dozen_times(scene))
+            np.testing.assert_array_equal(piece.boxes.boxes.boxes, found.boxes.boxes)
+
+
 @pytest.mark.parametrize("jitter_us", [0.0, 15.0, 400.0])
 def test_finishing_loses_and_doubles_nothing_but_what_leaves_the_recording(jitter_us: float) -> None:
     finishing = gpu.GpuSensorOutput(cameras(jitter_us), [5, 6], CPU)
