@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from fate.simulation.art.actors import Ego, Lighting
+from fate.simulation.art.actors import Actor, Ego, Lighting
 from fate.simulation.art.catalogue import Split
-from fate.simulation.art.street import StreetBuilder, make_street
+from fate.simulation.art.panels import Body
+from fate.simulation.art.street import make_street
+
+
+class Street(Protocol):
+    """What there is in a street, a room or any other scene."""
+
+    @property
+    def actors(self) -> Sequence[Actor]:
+        """All there is to see."""
+
+    @property
+    def objects(self) -> Sequence[Body]:
+        """The labelled ones; an actor's owner is its index here."""
 
 
 class World(NamedTuple):
     """What there is to see, and from where."""
 
     ego: Ego
-    street: StreetBuilder
+    street: Street
     lighting: Lighting
     height: float  #: of the camera above the ground, metres
     horizon: float  #: share of the sensor's height at which the horizon of a level camera lies

@@ -40,7 +40,7 @@ class Readout:
                 random = np.random.default_rng([self.seed, 0x4EAD, int(numbers[each])])
                 lost = random.choice(int(count[each]), int(count[each]) - self.most, replace=False, shuffle=False)
                 kept[first[each] + lost] = False
-            t_us, x, y, p = (column[kept] for column in (t_us, x, y, p))
+            t_us, x, y, p = t_us[kept], x[kept], y[kept], p[kept]
         if self.step_us > 1:
             t_us = t_us // self.step_us * self.step_us
         return Events.trusted(t_us, x, y, p, events.sensor)
