@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 
@@ -14,8 +15,8 @@ from fate.simulation.arrays import Float64, Int64
 from fate.simulation.camera.framing import Framing
 from fate.simulation.camera.lens import Lens
 from fate.simulation.camera.random_sensor import SIZES, draw_sensor
-from fate.simulation.camera.recorder import RecordedPiece, record_many
-from fate.simulation.render.scene import Boxes, BoxesAt, Scene
+from fate.simulation.camera.recorder import record_many
+from fate.simulation.render.scene import Boxes, BoxesAt, RecordedPiece, Scene
 
 SMALL = next(seed for seed in range(99) if draw_sensor(seed).size == (128, 128))
 OTHER = next(seed for seed in range(99) if draw_sensor(seed).size == (180, 240))
@@ -30,7 +31,7 @@ def framing(size: Sensor, distortion: float = -0.2, left: int = 0, top: int = 0)
     return Framing(Scene(SMALL, "mixed", seconds=SECONDS), sensor)
 
 
-def boxes_at(*corners: list[float]) -> BoxesAt:
+def boxes_at(*corners: Sequence[float]) -> BoxesAt:
     count = len(corners)
     boxes = np.array(corners, np.float32).reshape(-1, 4)
     found = Boxes(boxes, np.zeros(count, np.int32), np.arange(count), np.ones(count, np.float32))
@@ -81,7 +82,8 @@ def test_boxes_keep_their_times_when_some_are_dropped() -> None:
     t_us, rows, found = frame.boxes(BoxesAt(np.array([1, 2, 3]), np.array([1, 0, 2]), one))
     assert (t_us.tolist(), rows.tolist()) == ([1, 2, 3], [0, 0, 2])
     assert found.track_id.tolist() == [1, 2]
-    nothing = frame.boxes(BoxesAt(np.zeros(0, np.int64), np.zeros(0, np.int64), Boxes(*(part[:0] for part in one))))
+    none, empty = np.zeros(0, np.int64), np.zeros(0, np.float32)
+    nothing = frame.boxes(BoxesAt(none, none, Boxes(empty.reshape(0, 4), none.astype(np.int32), none, empty)))
     assert len(nothing.rows) == len(nothing.boxes.boxes) == 0
 
 

@@ -25,7 +25,7 @@ from fate.simulation.render.tiles import schedule_tiles
 pytest.importorskip("triton", reason="the GPU kernel is written in Triton, which is not installed here")
 
 from fate.simulation.camera import recorder_gpu as gpu
-from fate.simulation.camera.pixels_gpu import RECORDING_SHIFT, TIME_OFFSET, TIME_SHIFT
+from fate.simulation.camera.pixels_gpu import RECORDING_SHIFT, TIME_OFFSET, TIME_SHIFT, GpuPixels
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU on this machine")
 CPU = torch.device("cpu")
@@ -104,7 +104,7 @@ def test_workers_prepare_all_scenes_of_all_batches_in_their_order() -> None:
 
 @pytest.mark.slow
 def test_scenes_of_different_sizes_keep_their_numbers_noise_and_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu.GpuPixels, "advance", lambda *_: torch.zeros(0, dtype=torch.int64))  # no signal
+    monkeypatch.setattr(GpuPixels, "advance", lambda *_: torch.zeros(0, dtype=torch.int64))  # no signal
     small = [seed for seed in range(60) if max(draw_sensor(seed).size) < 300][:4]
     makers = [partial(Scene, seed, "mixed", "train", 0.15) for seed in small]
     assert len({make().sensor for make in makers}) > 1

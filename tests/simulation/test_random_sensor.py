@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from fate.events.events import COMMON_FRAME
+from fate.events.events import COMMON_FRAME, Sensor
 from fate.events.merging import divisor_for
 from fate.simulation.camera.random_sensor import RANGES, SIZES, STEPS_US, RandomSensor, draw_sensor
 
@@ -63,7 +63,7 @@ def test_sensors_are_divided_as_inference_divides_them_and_lie_in_the_frame_or_c
         for start, side, length in zip((each.top, each.left), COMMON_FRAME, each.size, strict=True):
             end = start + -(-length // each.divisor)
             assert (0 <= start <= end <= side) or (start <= 0 and side <= end)
-    assert {each.size: each.divisor for each in drawn()}[(720, 1280)] == 4
+    assert {each.size: each.divisor for each in drawn()}[Sensor(720, 1280)] == 4
     assert len(places) > 100
 
 
