@@ -17,8 +17,9 @@ from fate.boxes.tracking import Tracker
 from fate.data.opening import open_dataset
 from fate.errors import FateError, FateWarning
 from fate.events.events import Events, Sensor
+from fate.events.merging import divisor_for
 from fate.inference import loading
-from fate.inference.adapting import adapt, divisor_for, fit_dataset
+from fate.inference.adapting import adapt, fit_dataset
 from fate.inference.running import predict
 from fate.inference.sources import FileSource
 from fate.inference.stream import StreamingDetector
