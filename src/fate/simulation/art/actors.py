@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.signal import lfilter
@@ -29,6 +29,7 @@ class Pose(NamedTuple):
     z: Float64  #: metres along the street
     heading: Float64  #: rad
     gait: Float64  #: rad, how far the walk has come; 0 for what does not walk
+    y: Float64 = np.zeros(1)  #: metres below the ground; negative above it. One entry holds for all times.
 
 
 class CameraPose(NamedTuple):
@@ -104,8 +105,11 @@ class Following:
         return Pose(np.full_like(seconds, self.x), z + gap, np.zeros_like(seconds), gait)
 
 
-#: A way through the street, with a pose at any time.
-Path: TypeAlias = Straight | Following
+class Path(Protocol):
+    """A way through the street, with a pose at any time."""
+
+    def at(self, seconds: Float64) -> Pose:
+        """The pose at times [R] in seconds."""
 
 
 class Layer(IntEnum):
