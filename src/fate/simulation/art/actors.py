@@ -60,6 +60,7 @@ class Straight:
             self.z + way * np.cos(self.heading),
             np.full_like(way, self.heading),
             gait,
+            np.zeros_like(way),
         )
 
 
@@ -102,7 +103,8 @@ class Following:
         _, z, _, _ = self.ego.at(seconds)
         gap = self.gap + self.sway * np.sin(2 * np.pi * seconds / self.period + self.phase)
         gait = 2 * np.pi * (z + gap) / self.stride if self.stride > 0 else np.zeros_like(seconds)
-        return Pose(np.full_like(seconds, self.x), z + gap, np.zeros_like(seconds), gait)
+        level = np.zeros_like(seconds)
+        return Pose(np.full_like(seconds, self.x), z + gap, level, gait, level)
 
 
 class Path(Protocol):

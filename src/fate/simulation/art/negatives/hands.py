@@ -13,7 +13,7 @@ from fate.simulation.art.negatives.paths import hold, numbers, sway
 from fate.simulation.art.negatives.solids import Solid, shade_solids
 from fate.simulation.art.negatives.textures import stripes
 from fate.simulation.art.negatives.world import Contents, Negative, indoor_light, upright
-from fate.simulation.art.panels import Panel, Swing, Texture, vector
+from fate.simulation.art.panels import Panel, Swing, Texture, smooth_noise, vector
 
 
 def _stands(texture: Texture, window: tuple[float, float, float, float], z: float = 0.0) -> list[Panel]:
@@ -79,8 +79,7 @@ def make_head(rng: np.random.Generator) -> list[Panel]:
         Solid(0, 0.08, 0.055, 0, 0.2, 0.06, 0.8 * skin),
         Solid(-0.03, 0.19, 0.05, -0.17, 0.25, 0.055, shirt),
         Solid(0.03, 0.19, 0.05, 0.17, 0.25, 0.055, shirt),
-        Solid(-0.07, 0.28, 0.1, -0.05, 0.6, 0.11, shirt),
-        Solid(0.07, 0.28, 0.1, 0.05, 0.6, 0.11, shirt),
+        Solid(0, 0.33, 0.15, 0, 0.6, 0.18, shirt, -0.09),
         Solid(-0.18, 0.26, 0.055, -0.21, 0.6, 0.05, shirt),
         Solid(0.18, 0.26, 0.055, 0.21, 0.6, 0.05, shirt),
     ]
@@ -97,8 +96,7 @@ def make_head(rng: np.random.Generator) -> list[Panel]:
     ]
     long = rng.random() < 0.4
     behind = [Solid(0, -0.05, 0.098 * wide, 0, 0.1 if long else -0.02, 0.09 * wide if long else 0.08, hair)]
-    fringe = [Solid(-0.055, -0.085, 0.034, 0.055, -0.09, 0.034, hair, 0.075, 0.1)]
-    face = [] if rng.random() < 0.2 else fringe
+    face: list[Solid] = []
     for side in (-1.0, 1.0):
         x = 0.031 * side * wide
         face += [
@@ -122,16 +120,22 @@ def make_head(rng: np.random.Generator) -> list[Panel]:
         Solid(-0.02, 0.055, 0.005, 0.02, 0.055, 0.005, 0.55 * skin, 0.01),
         Solid(-0.014, 0.062, 0.004, 0.014, 0.062, 0.004, 0.75 * skin, 0.012),
     ]
+    back, front, features = (shade_solids(solids, window, *size, lamp) for solids in (behind, skull, face))
+    if rng.random() < 0.8:  # hair on the skull, above a curved line
+        across, down = np.linspace(-0.15, 0.15, 120)[None, :], np.linspace(-0.18, 0.16, 128)[:, None]
+        strands = hair / skin * (0.7 + 0.6 * smooth_noise(rng, 128, 120, (8, 40)))
+        line = rng.uniform(-0.09, -0.06) + rng.uniform(4, 14) * (across - rng.normal(0, 0.02)) ** 2
+        front = Texture(np.where(down < line, front.light * strands, front.light).astype(np.float32), front.alpha)
     panels = _stands(below, (-0.3, 0.0, 0.3, 0.6), 0.04)
-    for solids, z in ((behind, 0.05), (skull, 0.0), (face, -0.05)):
-        panels += _stands(shade_solids(solids, window, *size, lamp), window, z)
+    for drawn, z in ((back, 0.05), (front, 0.0), (features, -0.05)):
+        panels += _stands(drawn, window, z)
     return panels
 
 
 def head(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
     """A head and shoulders close to the lens, which nods, turns and moves; or the camera moves."""
     contents, own = Contents(), rng.random() < 0.75
-    middle = numbers(rng.normal(0, 0.06), rng.uniform(0.35, 0.9), y=rng.normal(0.02, 0.04))
+    middle = numbers(rng.normal(0, 0.06), rng.uniform(0.28, 0.9), y=rng.normal(0.02, 0.04))
     reach = numbers(rng.uniform(0.01, 0.15), 0.08, rng.uniform(0.1, 0.6), 0.0, rng.uniform(0.005, 0.05)) * (
         1.0 if own else 0.1
     )

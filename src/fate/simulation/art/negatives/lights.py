@@ -37,7 +37,7 @@ def flicker(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
     for _ in range(int(rng.integers(1, 5))):
         hertz = float(rng.choice([mains, mains, rng.uniform(1, 30), rng.uniform(50, 240)]))
         lamp: dict[str, Any] = {"emission": float(rng.uniform(0.5, 3.0)), "flicker_hz": hertz}
-        x, y, z = rng.normal(0, 0.35), rng.normal(0, 0.25), rng.uniform(1.0, 1.5)
+        x, y, z = rng.normal(0, 0.3), rng.normal(0, 0.2), rng.uniform(1.0, 1.5)
         style = rng.choice(["bulb", "tube", "screen"])
         lamp["flicker_depth"] = float(rng.uniform(0.1, 0.5) if style == "screen" else rng.uniform(0.3, 1.0))
         if style == "bulb":
@@ -65,10 +65,10 @@ def sparks(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
     contents, glow = Contents(), _glow()
     v, u = np.abs(np.mgrid[:8, :64] - np.array([3.5, 0])[:, None, None])
     ray = np.clip(1.5 - u / 50, 0, 1) * np.clip(3 - v * (0.7 + u / 40), 0, 1)
-    for _ in range(int(rng.integers(0, 4))):
+    for _ in range(int(rng.integers(0, 3))):
         x, y, size = rng.normal(0, 0.3), rng.normal(0, 0.2), rng.uniform(0.1, 0.5)
         hand = sway(rng, numbers(x, 1.0, y=y), numbers(0.15, 0, 0, 0.5, 0.1), 0.5)
-        for _ in range(int(rng.integers(8, 24))):
+        for _ in range(int(rng.integers(6, 18))):
             lamp: dict[str, Any] = {"emission": float(rng.uniform(0.5, 3.0)), "flicker_hz": float(rng.uniform(3, 20))}
             long = size * rng.uniform(0.3, 1.0)
             part = upright(

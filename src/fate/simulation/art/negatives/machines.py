@@ -170,7 +170,7 @@ def conveyor(rng: np.random.Generator, split: Split, seconds: float) -> Negative
 
 def gears(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
     """Toothed wheels in a row, each turning against its neighbour."""
-    contents, teeth, spin = Contents(), 12, float(rng.uniform(0.1, 1.5))
+    contents, teeth, spin = Contents(), 12, float(rng.uniform(0.1, 0.8))
     radius = rng.uniform(0.15, 0.3)
     for number in range(3):
         canvas = Canvas((-1.1, -1.1, 1.1, 1.1), 128, 128)

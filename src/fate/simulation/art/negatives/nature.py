@@ -36,12 +36,12 @@ def trees(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
     contents, wind = Contents(), rng.uniform(0.3, 1.5)
     drawn = [make_branch(rng) for _ in range(5)]
     near = rng.uniform(0.8, 3.0)
-    for _ in range(int(rng.integers(12, 36))):
+    for _ in range(int(rng.integers(10, 28))):
         texture, size, lean = drawn[int(rng.integers(5))], rng.uniform(0.4, 1.2), rng.normal(0, 0.5)
         panels = upright(texture.light, size, size, y=-size / 2, alpha=texture.alpha)
         middle = numbers(rng.normal(0, 0.8) * near, near * rng.uniform(0.8, 1.5), y=rng.uniform(-0.5, 0.9) * near)
         reach = numbers(0.02 * wind, 0, 0.1 * wind, 0.12 * wind, 0.01 * wind)
-        path = sway(rng, middle, reach, rng.uniform(0.4, 1.8))
+        path = sway(rng, middle, reach, rng.uniform(0.3, 1.2))
         contents.add("branch", turning(panels, float(lean)), path)
     for _ in range(int(rng.integers(2, 8))):
         tree = make_tree(rng)
@@ -69,7 +69,7 @@ def water(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
         size = 1.6 * height * 1.9 ** (number // 2)  # the further, the larger
         light, alpha = _ripples(rng, rng.uniform(0.35, 0.6), float(rng.choice([0.02, 0.3, 0.9])))
         reach = size * numbers(0.05 * rough, 0.07 * rough, 0.0, 0, 0.004 * rough)
-        path = sway(rng, numbers(rng.normal(0, 0.1) * size, 0.75 * size), reach, rng.uniform(0.2, 0.8))
+        path = sway(rng, numbers(rng.normal(0, 0.1) * size, 0.75 * size), reach, rng.uniform(0.2, 0.5))
         panels = lying(light, 2.4 * size, size, alpha=alpha)
         contents.add("waves", panels, path, Layer.MARKING, reach=float(-1000 * number))
     skyline = make_skyline(rng)

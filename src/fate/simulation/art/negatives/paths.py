@@ -132,7 +132,7 @@ def hold(
     """
     steps = int(np.ceil(seconds / STEP_S)) + 2
     clock = np.arange(steps) * STEP_S
-    memory = rng.uniform(0.15, 0.8)
+    memory = rng.uniform(0.25, 0.9)
     turns = [smooth(smooth(ornstein_uhlenbeck(rng, steps, shake, memory), 0.12), 0.08) for _ in range(2)]
     sizes = room * min(1.0, shake / 0.05) / 2
     x, z = (sizes * smooth(ornstein_uhlenbeck(rng, steps, 1.0, 1.0), 0.3) for _ in range(2))

@@ -67,9 +67,12 @@ def calibration_board(rng: np.random.Generator, split: Split, seconds: float) ->
 def text_page(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
     """Pages of text: a camera that passes over them, or a page that is moved."""
     contents, still = Contents(), rng.random() < 0.5
-    for number in range(int(rng.integers(1, 4))):
+    pages = int(rng.integers(1, 4))
+    for number in range(pages):
         page = turning(upright(textures.text(rng, 300, 220), 0.42, 0.6))
-        middle = numbers((number - 0.5) * 0.5 * rng.uniform(0.7, 1.1), 0.4 + 0.01 * number, gait=rng.normal(0, 0.2))
+        middle = numbers(
+            (number - (pages - 1) / 2) * 0.5 * rng.uniform(0.7, 1.1), 0.4 + 0.01 * number, gait=rng.normal(0, 0.2)
+        )
         reach = numbers(0.1, 0.02, 0.1, 0.1, 0.1) * float(still)
         contents.add("page", page, sway(rng, middle, reach, rng.uniform(0.3, 1.5)))
     add_backdrop(rng, split, contents, 0.5, 0.0)

@@ -99,7 +99,7 @@ def room(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
             tree = make_tree(rng)
             parts = [part.scaled(rng.uniform(1.0, 1.8) / tree.height, vector(0, 0, 0)) for part in tree.panels]
             contents.add("plant", parts, (x, z), facing=True)
-    shake = float(np.exp(rng.uniform(np.log(0.02), np.log(0.3))))
+    shake = float(np.exp(rng.uniform(np.log(0.02), np.log(0.2))))
     ego = hold(rng, seconds, shake, -rng.uniform(0.0, 0.15), room=0.3)
     return Negative(ego, contents, indoor_light(rng), rng.uniform(1.0, 1.6), 0.5)
 
