@@ -12,7 +12,7 @@ from fate.simulation.art.negatives.hands import make_hand
 from fate.simulation.art.negatives.paths import Push, hold, numbers
 from fate.simulation.art.negatives.rooms import make_monitor
 from fate.simulation.art.negatives.world import Contents, Negative, box, indoor_light, lying, upright
-from fate.simulation.art.panels import Canvas, Panel, vector
+from fate.simulation.art.panels import Canvas, Panel, oval, vector
 
 #: Things on a desk; those that are held out are a tin and a stack of boxes.
 THINGS = Catalogue(
@@ -26,8 +26,8 @@ def _round(rng: np.random.Generator, style: str) -> list[Panel]:
     light, rows, columns = float(rng.uniform(0.08, 0.8)), 80, 64
     canvas = Canvas((-0.8, 0, 0.8, 1), columns, rows)
     if style == "mug":  # the handle
-        canvas.disc(0.55, 0.5, 0.22, 1.0)
-        canvas.disc(0.55, 0.5, 0.13, 0.02)
+        ring = oval(0.52, 0.5, 0.2, 0.22)
+        canvas.line([*ring, ring[0]], 0.08, 1.0)
     if style == "bottle":
         canvas.fill(
             ((-0.5, 1), (-0.5, 0.4), (-0.18, 0.22), (-0.18, 0), (0.18, 0), (0.18, 0.22), (0.5, 0.4), (0.5, 1)), 1.0
@@ -80,7 +80,7 @@ def desk(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
     pushed = int(rng.integers(0, 4))
     for number in range(int(rng.integers(max(pushed, 2), 9))):
         panels = make_thing(rng, split, THINGS.choose(rng, split))
-        x, z = rng.uniform(-0.6, 0.6), rng.uniform(0.45, far - 0.2)
+        x, z = rng.uniform(-0.6, 0.6) * (0.4 if number < pushed else 1.0), rng.uniform(0.45, far - 0.2)
         if number >= pushed:
             contents.add("thing", panels, (x, z))
             continue

@@ -26,10 +26,11 @@ def make_hand(rng: np.random.Generator, fingers: float = 0.2) -> list[Panel]:
     """A hand with its forearm, fingers up and palm at the origin, 0.1 m wide; fingers bend by up to ``fingers`` rad."""
     skin, lamp = float(rng.uniform(0.12, 0.55)), (rng.uniform(-1, 1), -0.6, 0.8)
     closed = rng.random() < 0.25
-    arm = [Solid(0, 0.09, 0.028, rng.normal(0, 0.05), 0.6, 0.045, skin)]
+    arm = [Solid(0, 0.09, 0.028, rng.normal(0, 0.08), 1.2, 0.055, skin)]
     if rng.random() < 0.5:  # a sleeve
-        arm.append(Solid(0, 0.2, 0.045, arm[0].x1, 0.65, 0.06, float(rng.uniform(0.03, 0.7))))
-    panels = _stands(shade_solids(arm, (-0.15, 0.0, 0.15, 0.6), 64, 128, lamp), (-0.15, 0.0, 0.15, 0.6))
+        arm.append(Solid(0, 0.2, 0.045, arm[0].x1, 1.2, 0.075, float(rng.uniform(0.03, 0.7))))
+    window = (-0.2, 0.0, 0.2, 1.2)
+    panels = _stands(shade_solids(arm, window, 128, 240, lamp), window)
     lengths, size = (0.07, 0.08, 0.075, 0.055), 0.11
     for number, length in enumerate(lengths):
         x = -0.034 + 0.0225 * number

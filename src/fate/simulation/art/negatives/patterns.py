@@ -37,7 +37,7 @@ def moving_bars(rng: np.random.Generator, split: Split, seconds: float) -> Negat
     contents = Contents()
     for _ in range(int(rng.integers(1, 5))):
         wide, tall = np.exp(rng.uniform(np.log(0.02), np.log(1.0), 2))
-        light = textures.draw_texture(rng, split, 64, 64) if rng.random() < 0.3 else rng.uniform(0.02, 0.9)
+        light = textures.draw_texture(rng, split, 128, 128) if rng.random() < 0.3 else rng.uniform(0.02, 0.9)
         spin = rng.choice([0.0, rng.normal(0, 3)])
         reach = numbers(rng.uniform(0.1, 0.7), 0.1, rng.uniform(0, 0.5), rng.uniform(0, 0.5), rng.uniform(0, 0.4))
         middle = numbers(rng.normal(0, 0.3), rng.uniform(0.6, 1.8), y=rng.normal(0, 0.2))
