@@ -24,11 +24,12 @@ def world_of(seed: int, split: Split, seconds: float, kind: str) -> Negative:
 
 
 class NegativeScene(Scene):
-    """Draws its world with :func:`make_negative`."""
+    """Draws its world with :func:`make_negative`; the sensor of gen1 has ``scale`` times its rows and columns."""
 
-    def __init__(self, seed: int, kind: str, split: Split = "train", seconds: float = 1.0, focal: float = 66.0) -> None:
+    def __init__(self, seed: int, kind: str, split: Split = "train", seconds: float = 1.0, scale: float = 0.25) -> None:
         super().__init__(seed, "gen1", split, seconds)
-        self.kind, self.focal, self.sensor = kind, focal, Sensor(60, 76)
+        self.kind, self.sensor = kind, Sensor(round(scale * 240), round(scale * 304))
+        self.focal = 263.0 * scale
         self.camera = replace(self.camera, sensor=self.sensor, hot_pixels=1)
 
     @cached_property

@@ -183,7 +183,7 @@ def turns(what: NDArray[Any], when: NDArray[Any]) -> dict[tuple[int, int], int]:
 
 
 @needs_gpu
-@pytest.mark.parametrize("scene", [Scene(0, seconds=0.2), Scene(3, seconds=0.2), NegativeScene(3, "sparks")])
+@pytest.mark.parametrize("scene", [Scene(0, seconds=0.2), Scene(3, seconds=0.2), NegativeScene(3, "room", scale=1.0)])
 @pytest.mark.parametrize("room", [1 << 22, 100])
 def test_pixels_on_a_gpu_agree_with_the_cpu(scene: Scene, room: int) -> None:
     surfaces, atlas = scene.surfaces(0), scene.atlas

@@ -59,7 +59,8 @@ def test_no_kind_holds_anything_that_is_labelled(kind: str) -> None:
 def test_the_light_changes_where_something_moves(kind: str, focal: float) -> None:
     changed = []
     for seed in SEEDS:
-        scene = NegativeScene(seed, kind, focal=focal)
+        scene = NegativeScene(seed, kind)
+        scene.focal = focal
         light = np.log(np.stack([scene.light(t) for t in range(0, 1_000_000, 133_700)]) + 0.02)
         changed.append(int((np.ptp(light, axis=0) > 0.25).sum()))
     assert max(changed) > 5
