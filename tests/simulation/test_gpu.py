@@ -21,6 +21,7 @@ from fate.simulation.camera.random_sensor import draw_sensor
 from fate.simulation.camera.recorder import record, record_many
 from fate.simulation.render.scene import STRETCH_US, Scene
 from fate.simulation.render.tiles import schedule_tiles
+from tests.simulation.negative_scene import NegativeScene
 
 pytest.importorskip("triton", reason="the GPU kernel is written in Triton, which is not installed here")
 
@@ -235,13 +236,12 @@ def turns(what: NDArray[Any], when: NDArray[Any]) -> dict[tuple[int, int], int]:
 
 
 @needs_gpu
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("scene", [Scene(0, seconds=0.2), Scene(3, seconds=0.2), NegativeScene(3, "room", scale=1.0)])
 @pytest.mark.parametrize("room", [1 << 22, 100])
-def test_pixels_on_a_gpu_agree_with_the_cpu(seed: int, room: int) -> None:
-    scene = Scene(seed, seconds=0.2)
+def test_pixels_on_a_gpu_agree_with_the_cpu(scene: Scene, room: int) -> None:
     surfaces, atlas = scene.surfaces(0), scene.atlas
     schedule = schedule_tiles(surfaces, atlas, *scene.sensor)
-    pixels = adapted_pixels(scene.camera, seed, scene.light(0))
+    pixels = adapted_pixels(scene.camera, scene.seed, scene.light(0))
     textures = atlas.slots[surfaces.texture]
     nothing: Any = None
     packet = gpu.PreparedStretch(surfaces, textures, schedule, np.zeros(0, np.int64), nothing)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.signal import lfilter
@@ -29,6 +29,7 @@ class Pose(NamedTuple):
     z: Float64  #: metres along the street
     heading: Float64  #: rad
     gait: Float64  #: rad, how far the walk has come; 0 for what does not walk
+    y: Float64 = np.zeros(1)  #: metres below the ground; negative above it. One entry holds for all times.
 
 
 class CameraPose(NamedTuple):
@@ -59,6 +60,7 @@ class Straight:
             self.z + way * np.cos(self.heading),
             np.full_like(way, self.heading),
             gait,
+            np.zeros_like(way),
         )
 
 
@@ -101,11 +103,15 @@ class Following:
         _, z, _, _ = self.ego.at(seconds)
         gap = self.gap + self.sway * np.sin(2 * np.pi * seconds / self.period + self.phase)
         gait = 2 * np.pi * (z + gap) / self.stride if self.stride > 0 else np.zeros_like(seconds)
-        return Pose(np.full_like(seconds, self.x), z + gap, np.zeros_like(seconds), gait)
+        level = np.zeros_like(seconds)
+        return Pose(np.full_like(seconds, self.x), z + gap, level, gait, level)
 
 
-#: A way through the street, with a pose at any time.
-Path: TypeAlias = Straight | Following
+class Path(Protocol):
+    """A way through the street, with a pose at any time."""
+
+    def at(self, seconds: Float64) -> Pose:
+        """The pose at times [R] in seconds."""
 
 
 class Layer(IntEnum):

@@ -78,12 +78,14 @@ class Texture:
 class Swing:
     """A panel that turns like a limb, in its own plane, by ``amplitude · sin(gait phase + phase)``.
 
+    With ``turns`` the angle is ``gait phase + phase`` instead, so that the panel can go all the way round like a fan.
     A positive angle turns the panel's ``across`` towards its ``down``.
     """
 
     pivot: Float64  #: [3] metres, the point that does not move: a hip or a shoulder
     amplitude: float  #: radians
     phase: float = 0.0  #: radians, ahead of the body's gait phase
+    turns: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -142,9 +142,12 @@ def spaced(start: float, end: float, gap: Callable[[], float]) -> Iterator[float
 
 
 def make_street(
-    seed: int, split: Split, seconds: float, two_wheelers: bool, at_rest: bool = False
+    seed: int, split: Split, seconds: float, two_wheelers: bool, at_rest: bool = False, empty: bool = False
 ) -> tuple[Ego, StreetBuilder, Lighting]:
-    """The drive, its actors and its light; or a camera at rest, and who passes it."""
+    """The drive, its actors and its light; or a camera at rest, and who passes it.
+
+    An ``empty`` street has neither traffic nor parked cars nor people.
+    """
     rng = np.random.default_rng([seed, 0x5CE7E])
     if at_rest:
         lighting, night = make_lighting(rng)
@@ -157,11 +160,8 @@ def make_street(
         stops = bool(np.any(ego.speed == 0))
         layout = make_layout(rng, fast, stops, float(ego.z[-1]) + AHEAD)
     builder = StreetBuilder(rng, split, night, ego, seconds, at_rest)
-    _add_traffic(builder, layout)
-    if two_wheelers:
-        _add_two_wheelers(builder, layout)
-    _add_parked(builder, layout)
-    _add_pedestrians(builder, layout)
+    if not empty:
+        _add_road_users(builder, layout, two_wheelers)
     _add_ground(builder, layout)
     _add_roadside(builder, layout, sunny=lighting.sun > 0.3)
     _add_walls(builder, layout)
@@ -195,6 +195,15 @@ def make_layout(rng: np.random.Generator, fast: bool, stops: bool, length: float
     right = LANE / 2 + (2.3 if parking_right else 0.4) + rng.uniform(0, 0.8)
     left = -LANE / 2 - oncoming * LANE - (2.3 if parking_left else 0.4) - rng.uniform(0, 0.8)
     return StreetLayout(kind, left, right, parking_left, parking_right, oncoming, length)
+
+
+def _add_road_users(builder: StreetBuilder, layout: StreetLayout, two_wheelers: bool) -> None:
+    """Add everything that is labelled."""
+    _add_traffic(builder, layout)
+    if two_wheelers:
+        _add_two_wheelers(builder, layout)
+    _add_parked(builder, layout)
+    _add_pedestrians(builder, layout)
 
 
 def _add_traffic(builder: StreetBuilder, layout: StreetLayout) -> None:

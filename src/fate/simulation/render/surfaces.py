@@ -161,6 +161,7 @@ class _Panels(NamedTuple):
     pivot: Float64  # [K, 3]
     amplitude: Float64
     phase: Float64
+    turns: NDArray[np.bool_]
     texture: Int32  # index into the atlas
     outward: NDArray[np.bool_]
 
@@ -190,7 +191,7 @@ class SurfaceBuilder:
         self.textures = tuple(textures.values())
         self.atlas = Atlas.build(self.textures)
         columns = [np.array([getattr(panel, name) for panel in panels]) for name in _Panels._fields[:6]]
-        columns += [np.array([getattr(swing, name) for swing in swings]) for name in _Panels._fields[6:9]]
+        columns += [np.array([getattr(swing, name) for swing in swings]) for name in _Panels._fields[6:10]]
         columns.append(np.array([position[id(panel.texture)] for panel in panels], np.int32))
         columns.append(np.array([panel.faces == "outward" for panel in panels]))
         self._panels = _Panels(*columns)
@@ -261,10 +262,11 @@ class SurfaceBuilder:
 
     def _poses(self, chosen: Int64, seconds: Float64, camera: CameraPose) -> Pose:
         """Return the poses [R, I] of the chosen actors."""
-        values = np.zeros((4, len(seconds), len(chosen)))
+        values = np.zeros((5, len(seconds), len(chosen)))
         values[:3] = self._position[chosen].T[:, None]
         for column in np.flatnonzero(self._moving[chosen]):
-            values[:, :, column] = self.actors[chosen[column]].path.at(seconds)
+            for part, value in zip(values, self.actors[chosen[column]].path.at(seconds), strict=True):
+                part[:, column] = value
         pose, layer = Pose(*values), self._layer[chosen]
         pose.z[:, layer >= Layer.KERB] = camera.z[:, None]
         pose.x[:, layer == Layer.FAR] = camera.x[:, None]
@@ -272,18 +274,19 @@ class SurfaceBuilder:
 
     def _in_camera(self, posed: _Posed) -> tuple[Float64, Float64, Float64]:
         """Corner, across and down [R, K, 3] of panels in camera coordinates."""
-        chosen, which, panel, (x, z, heading, gait), camera = posed
+        chosen, which, panel, (x, z, heading, gait, y), camera = posed
         data, facing = self._panels, self._facing[chosen]
         bearing = np.arctan2(x - camera.x[:, None], z - camera.z[:, None])
         turned = np.where(facing, bearing, heading)
         shape = len(x), len(panel), 3
         vectors = [np.broadcast_to(part[panel], shape) for part in (data.origin, data.across, data.down)]
-        swinging = np.flatnonzero(data.amplitude[panel] > 0)
+        swinging = np.flatnonzero((data.amplitude[panel] > 0) | data.turns[panel])
         if len(swinging):
             limbs, bodies = panel[swinging], which[swinging]
             # from the front a stride is foreshortened to a quarter
             sideways = np.where(facing, 0.25 + 0.75 * np.abs(np.sin(heading - bearing)), 1.0)[:, bodies]
-            angle = data.amplitude[limbs] * sideways * np.sin(gait[:, bodies] + data.phase[limbs])
+            angle = gait[:, bodies] + data.phase[limbs]
+            angle = np.where(data.turns[limbs], angle, data.amplitude[limbs] * sideways * np.sin(angle))
             vectors = [vector.copy() for vector in vectors]
             axis = cross(data.across[limbs], data.down[limbs])
             axis = axis / np.linalg.norm(axis, axis=-1, keepdims=True)
@@ -300,7 +303,7 @@ class SurfaceBuilder:
             if number == 0:
                 east = east + (x - camera.x[:, None])[:, which]
                 north = north + (z - camera.z[:, None])[:, which]
-                below = below + self.height
+                below = below + (self.height + y)[:, which]
             along_x, along_z = east * np.cos(yaw) - north * np.sin(yaw), east * np.sin(yaw) + north * np.cos(yaw)
             upright = below * np.cos(pitch) + along_z * np.sin(pitch)
             away = along_z * np.cos(pitch) - below * np.sin(pitch)
