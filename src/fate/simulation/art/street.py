@@ -72,7 +72,7 @@ class StreetBuilder:
         self.two_wheelers = [make_two_wheeler(rng, TWO_WHEELERS.choose(rng, split), night=night) for _ in range(4)]
         self.shadows = {id(body): make_shadow(body) for body in (*self.cars, *self.people, *self.two_wheelers)}
         self._times = np.arange(0.0, seconds + CHECK_S, CHECK_S)
-        x, z, _, _ = ego.at(self._times)
+        x, z = ego.at(self._times)[:2]
         self._ego_z = z
         self._ways: list[tuple[int, int, Float64]] = []  # of each solid thing: see _claim
         self._claim(np.stack([x, z, np.full_like(x, 0.9), np.full_like(x, 2.5)]))  # the ego car itself
