@@ -344,8 +344,7 @@ class SurfaceBuilder:
         right, ahead = east * np.cos(yaw) - north * np.sin(yaw), east * np.sin(yaw) + north * np.cos(yaw)
         sun = np.stack([right, np.full_like(yaw, below), ahead], axis=-1)
         if camera.height is not None:
-            level = (values[:, None] for values in np.moveaxis(sun, -1, 0))
-            sun = np.concatenate(_tilted(*level, camera), axis=-1)
+            sun = np.concatenate(_tilted(sun[:, :1], sun[:, 1:2], sun[:, 2:], camera), axis=-1)
         slant = np.maximum(np.sum(outward * sun[:, None], axis=-1), 0.0)
         slant = np.where(self._facing[actor], 0.6, slant)
         distance = np.linalg.norm(corner + 0.5 * (across + down), axis=-1)
@@ -365,7 +364,7 @@ class SurfaceBuilder:
         mirror = self._mirror[posed.chosen][which]
         turned = middle[:, 2] * np.cos(pose.heading[:, which]) - mirror * middle[:, 0] * np.sin(pose.heading[:, which])
         offset = np.where(self._facing[posed.chosen][which], 0.0, turned)
-        return np.interp(pose.z[:, which] + offset, *np.transpose(self.lighting.shade))
+        return np.asarray(np.interp(pose.z[:, which] + offset, *np.transpose(self.lighting.shade)))
 
 
 def _tilted(right: Float64, below: Float64, ahead: Float64, camera: CameraPose) -> tuple[Float64, Float64, Float64]:

@@ -1,0 +1,93 @@
+"""What a :class:`Variety` adds to a street: ground, borders, foliage, bridges, shadows of trees, lamps, the lens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from fate.simulation.art import borders
+from fate.simulation.art.actors import Actor, CameraPose, Layer, Straight
+from fate.simulation.art.panels import Body, Panel, Point, Texture, vector
+from fate.simulation.art.paving import cast_tree_shadows, pave
+from fate.simulation.art.roadside import lay_on_ground
+from fate.simulation.art.variety import Variety
+from fate.simulation.art.windscreen import put_before_lens
+
+#: Nothing that stands still is closer to a camera beside the street than this, metres.
+CLEARANCE = 1.0
+#: Along the street from its start to its end, metres.
+Ends = tuple[float, float]
+
+
+def dress(
+    rng: np.random.Generator, variety: Variety, edges: tuple[float, float], ends: Ends, sunny: bool
+) -> tuple[list[Actor], tuple[Point, ...]]:
+    """Everything that a variety adds between the kerbs ``edges`` and beside them; and the shade of trees over z."""
+    left, right = edges
+    actors = [*put_before_lens(rng, variety), *pave(rng, variety.ground, variety.grain, edges, ends)]
+    bins = [borders.make_bin(rng) for _ in range(3)]
+    for side, kerb in ((-1.0, -left), (1.0, right)):
+        if rng.random() < 0.75:
+            away = kerb + (3.2 if variety.border == "noise barrier" else float(rng.uniform(0.25, 0.6)))
+            actors += borders.line_kerb(rng, variety.border, side, away, ends)
+        if variety.foliage > 0.02:
+            actors += borders.plant(rng, variety.foliage, side, kerb, ends)
+        for z in rng.uniform(*ends, rng.poisson((ends[1] - ends[0]) / 40)):
+            actors.append(Actor(bins[int(rng.integers(3))], Straight(side * (kerb + rng.uniform(0.5, 1.5)), float(z))))
+    if variety.overhead:
+        actors += borders.span_road(rng, left, right, ends, sunny)
+    if not sunny or variety.dapple == 0:
+        return actors, ()
+    shadows, shade = cast_tree_shadows(rng, variety.dapple, edges, ends)
+    return actors + shadows, shade
+
+
+def light_lamps(rng: np.random.Generator, variety: Variety, actors: list[Actor], night: bool) -> Iterator[Actor]:
+    """The same actors with the flicker of their mains; by night with pools of light under lamps and before cars."""
+    depth = float(rng.uniform(0.2, 0.8))
+    pool = _pool("lamp light", 7.0, 7.0, float(rng.uniform(0.3, 0.9)), variety.mains_hz, depth)
+    beam = _pool("headlight", 3.5, 14.0, float(rng.uniform(0.3, 0.8)), 0.0, 0.0)
+    changed: dict[int, Body] = {}
+    for actor in actors:
+        body = actor.body
+        if any(panel.flicker_hz > 0 for panel in body.panels) and id(body) not in changed:
+            panels = [
+                replace(panel, flicker_hz=variety.mains_hz, flicker_depth=depth) if panel.flicker_hz else panel
+                for panel in body.panels
+            ]
+            changed[id(body)] = replace(body, panels=tuple(panels))
+        yield actor._replace(body=changed.get(id(body), body))
+        if night and body.name == "lamp":
+            yield Actor(pool, actor.path, Layer.SHADOW)
+        if night and body.kind == "car" and not (isinstance(actor.path, Straight) and actor.path.speed == 0):
+            yield Actor(beam, actor.path, Layer.SHADOW)
+
+
+def surround(skyline: Body) -> Iterator[Actor]:
+    """The skyline to the left, to the right and behind."""
+    for heading in (-np.pi / 2, np.pi / 2, np.pi):
+        yield Actor(skyline, Straight(0.0, 0.0, heading), Layer.FAR)
+
+
+def clear_of(actors: list[Actor], camera: CameraPose) -> Iterator[Actor]:
+    """Those actors that do not stand right before a camera beside the street."""
+    for actor in actors:
+        standing = actor.layer == Layer.STANDING and actor.owner < 0 and not actor.body.name.startswith("bridge")
+        if standing:
+            x, z = (values[0] for values in actor.path.at(np.zeros(1))[:2])
+            along = np.abs(z - camera.z) - actor.reach
+            if np.any((np.abs(x - camera.x) < CLEARANCE) & (along < CLEARANCE)):
+                continue
+        yield actor
+
+
+def _pool(name: str, width: float, length: float, glow: float, hertz: float, depth: float) -> Body:
+    """Light on the ground, brightest in its middle; that of headlights begins at the car's front."""
+    offset = (np.arange(32) + 0.5) / 16 - 1
+    alpha = 0.5 * np.clip(1 - offset[:, None] ** 2 - offset[None, :] ** 2, 0, 1)
+    panel = lay_on_ground(name, Texture.stain(0.35, alpha), width, length).panels[0]
+    origin = panel.origin + vector(0, 0, length / 2 + 1.5 if hertz == 0 else 0.0)
+    lit = Panel(panel.texture, origin, panel.across, panel.down, "outward", glow, hertz, depth)
+    return Body(name, "scenery", (lit,), 2 * length, width, 0.0)
