@@ -78,10 +78,10 @@ def make_border(rng: np.random.Generator, border: Border) -> Body:
 def plant(
     rng: np.random.Generator, density: float, side: float, kerb: float, ends: tuple[float, float]
 ) -> Iterator[Actor]:
-    """Bushes along one kerb, and branches that reach over it; many sway in the wind."""
+    """Bushes along one kerb, and low crowns that reach over the road; many sway in the wind."""
     bushes = [make_foliage(rng, float(rng.uniform(1.0, 3.5)), float(rng.uniform(0.8, 3.0)), 0.0) for _ in range(4)]
     crowns = [
-        make_foliage(rng, float(rng.uniform(2, 5)), float(rng.uniform(1.5, 3)), float(rng.uniform(2.2, 4.0)))
+        make_foliage(rng, float(rng.uniform(2.5, 6)), float(rng.uniform(1.5, 3.5)), float(rng.uniform(2.0, 3.5)))
         for _ in range(3)
     ]
     gap = 2.0 + 30.0 * (1 - density) ** 2
@@ -89,19 +89,20 @@ def plant(
     while z < ends[1]:
         hanging = rng.random() < 0.3
         body = crowns[int(rng.integers(3))] if hanging else bushes[int(rng.integers(4))]
-        x = side * (kerb + (rng.uniform(-0.8, 1.5) if hanging else 0.3 + body.width / 2 + rng.uniform(0.0, 1.0)))
+        beside = 0.4 if hanging else 0.3 + body.width / 2
+        x = side * (kerb + beside + float(rng.uniform(0.0, 1.0)))
         windy = rng.random() < 0.4
         yield Actor(body, Swaying(x, z, rng.uniform(0.3, 1.5), rng.uniform(0, 6.28)) if windy else Straight(x, z))
         z += float(rng.exponential(gap)) + 0.4
 
 
 def make_foliage(rng: np.random.Generator, width: float, height: float, lift: float) -> Body:
-    """A bush, or with ``lift`` a branch that high above the ground; a billboard that sways on a swaying path."""
+    """A bush, or with ``lift`` a crown on a stem of that height; a billboard that sways on a swaying path."""
     panel = _leaves(rng, width, height, lift, rough=0.45)
-    pivot = vector(0, 0.0 if lift == 0 else -lift - height, 0)
-    swing = Swing(pivot, float(rng.uniform(0.01, 0.06)))
+    swing = Swing(vector(0, 0, 0), float(rng.uniform(0.01, 0.06)))
     swaying = Panel(panel.texture, panel.origin, panel.across, panel.down, "both", swing=swing)
-    return Body("foliage", "scenery", (swaying,), width, width, lift + height, facing=True)
+    stem = Canvas((-0.08, lift + 0.6 * height, 0.08, 0.0), 4, 8, light=0.06).upright()
+    return Body("foliage", "scenery", (stem, swaying) if lift else (swaying,), width, width, lift + height, facing=True)
 
 
 def _leaves(rng: np.random.Generator, width: float, height: float, lift: float, rough: float) -> Panel:

@@ -16,7 +16,7 @@ from fate.simulation.art.variety import Variety
 from fate.simulation.art.windscreen import put_before_lens
 
 #: Nothing that stands still is closer to a camera beside the street than this, metres.
-CLEARANCE = 1.0
+CLEARANCE = 0.8
 #: Along the street from its start to its end, metres.
 Ends = tuple[float, float]
 
@@ -26,7 +26,9 @@ def dress(
 ) -> tuple[list[Actor], tuple[Point, ...]]:
     """Everything that a variety adds between the kerbs ``edges`` and beside them; and the shade of trees over z."""
     left, right = edges
-    actors = [*put_before_lens(rng, variety), *pave(rng, variety.ground, variety.grain, edges, ends)]
+    actors = list(put_before_lens(rng, variety))
+    if variety.grain > 0:
+        actors += pave(rng, variety.ground, variety.grain, edges, ends)
     bins = [borders.make_bin(rng) for _ in range(3)]
     for side, kerb in ((-1.0, -left), (1.0, right)):
         if rng.random() < 0.75:
@@ -47,8 +49,12 @@ def dress(
 def light_lamps(rng: np.random.Generator, variety: Variety, actors: list[Actor], night: bool) -> Iterator[Actor]:
     """The same actors with the flicker of their mains; by night with pools of light under lamps and before cars."""
     depth = float(rng.uniform(0.2, 0.8))
-    pool = _pool("lamp light", 7.0, 7.0, float(rng.uniform(0.3, 0.9)), variety.mains_hz, depth)
-    beam = _pool("headlight", 3.5, 14.0, float(rng.uniform(0.3, 0.8)), 0.0, 0.0)
+    size, ground_flickers = (
+        float(rng.uniform(3, 7)),
+        bool(rng.random() < 0.3),
+    )  # many lamps flicker too little to be seen
+    pool = _pool("lamp light", size, size, float(rng.uniform(0.1, 0.5)), variety.mains_hz, depth * ground_flickers)
+    beam = _pool("headlight", 3.5, 14.0, float(rng.uniform(0.1, 0.4)), 0.0, 0.0)
     changed: dict[int, Body] = {}
     for actor in actors:
         body = actor.body
@@ -77,8 +83,9 @@ def clear_of(actors: list[Actor], camera: CameraPose) -> Iterator[Actor]:
         standing = actor.layer == Layer.STANDING and actor.owner < 0 and not actor.body.name.startswith("bridge")
         if standing:
             x, z = (values[0] for values in actor.path.at(np.zeros(1))[:2])
-            along = np.abs(z - camera.z) - actor.reach
-            if np.any((np.abs(x - camera.x) < CLEARANCE) & (along < CLEARANCE)):
+            wide = 0.0 if actor.reach else actor.body.width / 2
+            beside, along = np.abs(x - camera.x) - wide, np.abs(z - camera.z) - actor.reach - wide
+            if np.any((beside < CLEARANCE) & (along < CLEARANCE)):
                 continue
         yield actor
 

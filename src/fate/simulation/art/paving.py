@@ -28,7 +28,8 @@ def pave(
     columns = int(np.ceil((right - left) / _WIDTH))
     wide = (right - left) / columns
     light = float(rng.uniform(0.1, 0.2)) if ground != "sand" else float(rng.uniform(0.25, 0.4))
-    tiles = [lay_on_ground("paving", draw_ground(rng, ground, light, grain), wide, _LENGTH) for _ in range(_TILES)]
+    size = wide + 0.05, _LENGTH + 0.05  # neighbours overlap: no seam
+    tiles = [lay_on_ground("paving", draw_ground(rng, ground, light, grain), *size) for _ in range(_TILES)]
     for column in range(columns):
         for z in np.arange(begin, end, _LENGTH):
             path = Straight(left + (column + 0.5) * wide, float(z), float(rng.choice([0.0, np.pi])))
@@ -55,10 +56,11 @@ def draw_ground(rng: np.random.Generator, ground: Ground, light: float, grain: f
         _damage(rng, canvas, light, grain)
     if ground == "wet":
         canvas.tint(0.5)
-        puddles = smooth_noise(rng, size, size, (5, 3))
-        base = canvas.texture().light
-        cover = np.clip((puddles - rng.uniform(0.55, 0.75)) * 12, 0.0, 1.0)  # they show the sky, and no grain
-        return Texture.plain(base * (1 - cover) + cover * float(rng.uniform(0.25, 0.5)))
+        rise = np.sin(np.pi * (np.arange(size) + 0.5) / size)  # no puddle ends at the border of a tile
+        depth = smooth_noise(rng, size, size, (4, 3)) + 0.2 * smooth_noise(rng, size, size, (16, 16))
+        cover = np.clip((depth * np.sqrt(np.outer(rise, rise)) - rng.uniform(0.5, 0.9)) * 8, 0.0, 0.8)
+        base = canvas.texture().light  # puddles show the sky, and no grain
+        return Texture.plain(base * (1 - cover) + cover * float(rng.uniform(0.1, 0.25)))
     return canvas.texture()
 
 

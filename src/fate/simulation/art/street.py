@@ -217,11 +217,9 @@ def _place_camera(rng: np.random.Generator, variety: Variety, seconds: float) ->
 
 
 def _add_crowd(builder: StreetBuilder, layout: StreetLayout, crowding: float) -> None:
-    """Cars close to the one with the camera: right ahead, and those that overtake and are cut by the frame."""
+    """Cars close to the camera: right ahead of its car, and those that pass it and are cut by the frame."""
     rng, ego = builder.rng, builder.ego
-    if builder.at_rest:
-        return
-    if rng.random() < 0.5 * crowding:
+    if not builder.at_rest and rng.random() < 0.5 * crowding:
         gap = rng.uniform(6.0, 10.0)
         ahead = Following(
             ego, rng.normal(0, 0.3), gap, rng.uniform(0, 0.1) * gap, rng.uniform(4, 12), rng.uniform(0, 6.28)
@@ -229,10 +227,15 @@ def _add_crowd(builder: StreetBuilder, layout: StreetLayout, crowding: float) ->
         builder.add(builder.pick(builder.cars), ahead)
     for _ in range(rng.poisson(crowding * builder.seconds / 2)):
         when = rng.uniform(0, builder.seconds)
-        x, z, _, _ = (float(values[0]) for values in ego.at(np.array([when]))[:4])
-        speed = float(np.interp(when, STEP_S * np.arange(len(ego.z)), ego.speed)) + rng.uniform(1.5, 6)
-        lane = -rng.uniform(2.6, 3.4)
-        builder.add(builder.pick(builder.cars), Straight(x + lane, z - speed * when, 0.0, speed))
+        x, z = (float(values[0]) for values in ego.at(np.array([when]))[:2])
+        if builder.at_rest:
+            oncoming, speed = bool(rng.random() < 0.5), rng.uniform(3, 14)
+            x, z, heading = -LANE * oncoming, z + rng.uniform(-12, 12), np.pi * oncoming
+        else:  # it overtakes
+            speed = float(np.interp(when, STEP_S * np.arange(len(ego.z)), ego.speed)) + rng.uniform(1.5, 6)
+            x, heading = x - rng.uniform(2.6, 3.4), 0.0
+        way = speed * when * np.cos(heading)
+        builder.add(builder.pick(builder.cars), Straight(x + rng.normal(0, 0.15), z - way, heading, speed))
 
 
 def _add_traffic(builder: StreetBuilder, layout: StreetLayout) -> None:

@@ -64,7 +64,7 @@ class Variety:
     exposure: Exposure
     weather: Weather
     ground: Ground
-    grain: float  #: contrast of the ground's texture; 0.1 is faint, 0.6 is strong
+    grain: float  #: contrast of the ground's texture; 0: asphalt that gives no events, 0.1: faint, 0.5: strong
     border: Border  #: what stands along the kerb
     foliage: float  #: how densely bushes and branches stand along the kerb
     dapple: float  #: share of the street that lies under trees, where their shadows are if the sun shines
@@ -84,7 +84,7 @@ def draw_variety(rng: np.random.Generator) -> Variety:
     if light in ("overcast", "dusk", "night") and rng.random() < 0.35:
         weather = "rain" if rng.random() < 0.7 else "snow"
     behind_glass = mount == "car" and rng.random() < 0.55
-    amount = rng.uniform(0, 1, 4) ** 2  # most streets have a little of each, some are full of one
+    amount = rng.uniform(0, 1, 3) ** 2  # most streets have a little of each, some are full of one
     on_car = mount == "car"
     return Variety(
         mount=mount,
@@ -103,7 +103,7 @@ def draw_variety(rng: np.random.Generator) -> Variety:
         exposure=_choose(rng, _EXPOSURES),
         weather=cast(Weather, weather),
         ground="wet" if weather == "rain" else _choose(rng, _GROUNDS),
-        grain=float(rng.uniform(0.08, 0.55)),
+        grain=float(0.05 + 0.5 * amount[2]) if rng.random() < 0.75 else 0.0,
         border=_choose(rng, _BORDERS),
         foliage=float(amount[0]),
         dapple=float(rng.uniform(0.1, 0.9) if rng.random() < 0.5 else 0.0),

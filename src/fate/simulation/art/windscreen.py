@@ -6,6 +6,7 @@ All of it is in the camera's frame (``Layer.LENS``): x right, y down, z ahead, m
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from fate.simulation.art.panels import Body, Canvas, Panel, Swing, Texture, smoo
 from fate.simulation.art.variety import Variety
 
 _GLASS = 0.8  # m from the lens to the windscreen
-_STREAKS = 70
+_STREAKS = {"rain": 110, "snow": 220}  # at most
 
 
 def put_before_lens(rng: np.random.Generator, variety: Variety) -> Iterator[Actor]:
@@ -27,7 +28,7 @@ def put_before_lens(rng: np.random.Generator, variety: Variety) -> Iterator[Acto
         yield Actor(_wiper(rng), Swaying(0.0, 0.0, variety.wiper_hz, float(rng.uniform(0, 6.28))), Layer.LENS)
     if variety.drops:
         yield from _drops(rng, variety.drops)
-    if variety.dashboard > 0:
+    if variety.dashboard > 0 and rng.random() < 0.5:
         yield Actor(_reflection(rng), still, Layer.LENS)
     if variety.near_branch:
         yield _branch(rng)
@@ -95,9 +96,9 @@ def _drops(rng: np.random.Generator, count: int) -> Iterator[Actor]:
 def _branch(rng: np.random.Generator) -> Actor:
     """A branch near the lens that hangs into the picture from above or from a side, and sways."""
     far = float(rng.uniform(0.8, 2.0))
-    leaves = make_foliage(rng, far * float(rng.uniform(0.5, 1.2)), far * float(rng.uniform(0.3, 0.7)), 0.1).panels[0]
+    leaves = make_foliage(rng, far * float(rng.uniform(0.5, 1.2)), far * float(rng.uniform(0.3, 0.7)), 0.1).panels[-1]
     hung = vector(0, leaves.origin[1], -far)  # its upper edge comes to the height of the lens
-    moved = leaves.scaled(1.0, about=hung)
+    moved = replace(leaves.scaled(1.0, about=hung), swing=Swing(vector(0, 0, far), float(rng.uniform(0.02, 0.1))))
     body = Body("branch", "scenery", (moved,), 0.0, 1.0, 1.0)
     x, y = far * float(rng.uniform(-0.8, 0.8)), far * float(rng.uniform(-0.75, -0.35))
     # Straight paths take x and z; before the lens z is downwards.
@@ -107,21 +108,21 @@ def _branch(rng: np.random.Generator) -> Actor:
 def _precipitation(rng: np.random.Generator, variety: Variety) -> Iterator[Actor]:
     """Rain as long streaks, snow as slow flakes, at 1.5 to 5 m; from a car they come from the middle of the picture."""
     rain = variety.weather == "rain"
-    alpha = np.outer(np.sin(np.linspace(0.1, np.pi - 0.1, 16)), [0.4, 1.0, 0.4]) * (0.35 if rain else 0.8)
+    alpha = np.outer(np.sin(np.linspace(0.1, np.pi - 0.1, 16)), [0.6, 1.0, 0.6]) * (0.5 if rain else 0.9)
     texture = Texture.stain(float(rng.uniform(0.5, 0.9)), alpha)
     wind = float(rng.normal(0, 1.0))
-    for _ in range(int(_STREAKS * rng.uniform(0.3, 1.0))):
+    for _ in range(int(_STREAKS[variety.weather] * rng.uniform(0.3, 1.0))):
         far = float(rng.uniform(1.5, 5.0))
-        aside = float(rng.uniform(-1.2, 1.2))
+        aside = float(rng.uniform(-0.9, 0.9))
         fall = float(rng.uniform(6, 9)) if rain else float(rng.uniform(0.8, 2.0))
         sideways = wind + (aside * fall * rng.uniform(0.5, 1.5) if variety.mount == "car" else 0.0)
-        wide, long = (0.006, 0.02 * fall) if rain else (0.03, 0.03)
+        wide, long = (0.004 * far, 0.03 * fall) if rain else (0.03, 0.03)
         along = np.array([sideways, fall]) / np.hypot(sideways, fall)
         down, across = vector(along[0] * long, along[1] * long, 0), vector(along[1] * wide, -along[0] * wide, 0)
         body = Body(
             "streak", "scenery", (Panel(texture, vector(0, 0, far), across, down, faces="both"),), 0.0, 0.1, 0.1
         )
-        way = 2.6 * far
-        period = way / fall * float(rng.uniform(1.0, 2.0))
+        way = 2.0 * far
+        period = way / fall * float(rng.uniform(1.0, 1.5))
         start = far * aside - 0.5 * sideways * way / fall, -0.5 * way
         yield Actor(body, Falling(start, (sideways, fall), period, float(rng.uniform(0, period))), Layer.LENS)
