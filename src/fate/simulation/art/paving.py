@@ -98,7 +98,7 @@ def cast_tree_shadows(
         spots = 0.6 * smooth_noise(rng, size, size, (14, 14)) + 0.4 * smooth_noise(rng, size, size, (34, 34))
         offset = np.abs((np.arange(size) + 0.5) / size * 2 - 1)
         edge = 1.15 - np.sqrt(offset[:, None] ** 2 + offset[None, :] ** 2) - 0.5 * smooth_noise(rng, size, size, (9, 9))
-        alpha = rng.uniform(0.55, 0.75) * np.clip(edge * 9, 0, 1) * np.clip((0.58 - spots) * 14, 0, 1)
+        alpha = rng.uniform(0.55, 0.75) * np.clip(edge * 9, 0, 1) * np.clip((0.58 - spots) * 8, 0, 1)
         wide, long = rng.uniform(5, 10), rng.uniform(4, 9)
         bodies.append(lay_on_ground("tree shadow", Texture.stain(0.02, alpha), wide, long))
     actors, shade = [], [(ends[0] - 1.0, 0.0)]

@@ -106,13 +106,13 @@ def _branch(rng: np.random.Generator) -> Actor:
 
 
 def _precipitation(rng: np.random.Generator, variety: Variety) -> Iterator[Actor]:
-    """Rain as long streaks, snow as slow flakes, at 1.5 to 5 m; from a car they come from the middle of the picture."""
+    """Rain as long streaks, snow as slow flakes, at 1.5 to 8 m; from a car they come from the middle of the picture."""
     rain = variety.weather == "rain"
     alpha = np.outer(np.sin(np.linspace(0.1, np.pi - 0.1, 16)), [0.6, 1.0, 0.6]) * (0.5 if rain else 0.9)
     texture = Texture.stain(float(rng.uniform(0.5, 0.9)), alpha)
     wind = float(rng.normal(0, 1.0))
     for _ in range(int(_STREAKS[variety.weather] * rng.uniform(0.3, 1.0))):
-        far = float(rng.uniform(1.5, 5.0))
+        far = float(rng.uniform(3.0, 8.0) if rain else rng.uniform(1.5, 5.0))
         aside = float(rng.uniform(-0.9, 0.9))
         fall = float(rng.uniform(6, 9)) if rain else float(rng.uniform(0.8, 2.0))
         sideways = wind + (aside * fall * rng.uniform(0.5, 1.5) if variety.mount == "car" else 0.0)
