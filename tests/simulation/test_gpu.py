@@ -182,10 +182,11 @@ def turns(what: NDArray[Any], when: NDArray[Any]) -> dict[tuple[int, int], int]:
 
 
 @needs_gpu
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize(("seed", "exposure"), [(0, ()), (3, ()), (0, ((0.0, 1.0), (0.03, 1.0), (0.07, 0.4)))])
 @pytest.mark.parametrize("room", [1 << 22, 100])
-def test_pixels_on_a_gpu_agree_with_the_cpu(seed: int, room: int) -> None:
+def test_pixels_on_a_gpu_agree_with_the_cpu(seed: int, exposure: tuple[tuple[float, float], ...], room: int) -> None:
     scene = Scene(seed, seconds=0.2)
+    scene.builder.lighting = replace(scene.builder.lighting, exposure=exposure)
     surfaces, atlas = scene.surfaces(0), scene.atlas
     schedule = schedule_tiles(surfaces, atlas, *scene.sensor)
     pixels = adapted_pixels(scene.camera, seed, scene.light(0))
