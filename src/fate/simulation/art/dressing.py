@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from fate.simulation.art import borders
-from fate.simulation.art.actors import Actor, CameraPose, Layer, Straight
+from fate.simulation.art.actors import Actor, CameraPose, Ego, Following, Layer, Straight
 from fate.simulation.art.panels import Body, Panel, Point, Texture, vector
 from fate.simulation.art.paving import cast_tree_shadows, pave
 from fate.simulation.art.roadside import lay_on_ground
@@ -46,7 +46,9 @@ def dress(
     return actors + shadows, shade
 
 
-def light_lamps(rng: np.random.Generator, variety: Variety, actors: list[Actor], night: bool) -> Iterator[Actor]:
+def light_lamps(
+    rng: np.random.Generator, variety: Variety, actors: list[Actor], ego: Ego, night: bool
+) -> Iterator[Actor]:
     """The same actors with the flicker of their mains; by night with pools of light under lamps and before cars."""
     depth = float(rng.uniform(0.2, 0.8))
     size, ground_flickers = (
@@ -55,6 +57,9 @@ def light_lamps(rng: np.random.Generator, variety: Variety, actors: list[Actor],
     )  # many lamps flicker too little to be seen
     pool = _pool("lamp light", size, size, float(rng.uniform(0.1, 0.5)), variety.mains_hz, depth * ground_flickers)
     beam = _pool("headlight", 3.5, 14.0, float(rng.uniform(0.1, 0.4)), 0.0, 0.0)
+    if night and variety.mount == "car":
+        own = _pool("headlight", 8.0, 26.0, float(rng.uniform(0.3, 0.8)), 0.0, 0.0)
+        yield Actor(own, Following(ego, 0.0, 0.0, 0.0, 1.0, 0.0), Layer.SHADOW)
     changed: dict[int, Body] = {}
     for actor in actors:
         body = actor.body
@@ -78,21 +83,25 @@ def surround(skyline: Body) -> Iterator[Actor]:
 
 
 def clear_of(actors: list[Actor], camera: CameraPose) -> Iterator[Actor]:
-    """Those actors that do not stand right before a camera beside the street."""
+    """Those actors that do not stand right before a camera beside the street; without the shadows of the others."""
+    left_out = set[int]()
     for actor in actors:
+        if id(actor.path) in left_out:
+            continue
         standing = actor.layer == Layer.STANDING and actor.owner < 0 and not actor.body.name.startswith("bridge")
         if standing:
             x, z = (values[0] for values in actor.path.at(np.zeros(1))[:2])
             wide = 0.0 if actor.reach else actor.body.width / 2
             beside, along = np.abs(x - camera.x) - wide, np.abs(z - camera.z) - actor.reach - wide
             if np.any((beside < CLEARANCE) & (along < CLEARANCE)):
+                left_out.add(id(actor.path))
                 continue
         yield actor
 
 
 def _pool(name: str, width: float, length: float, glow: float, hertz: float, depth: float) -> Body:
     """Light on the ground, brightest in its middle; that of headlights begins at the car's front."""
-    offset = (np.arange(32) + 0.5) / 16 - 1
+    offset = (np.arange(128) + 0.5) / 64 - 1
     alpha = 0.5 * np.clip(1 - offset[:, None] ** 2 - offset[None, :] ** 2, 0, 1)
     panel = lay_on_ground(name, Texture.stain(0.35, alpha), width, length).panels[0]
     origin = panel.origin + vector(0, 0, length / 2 + 1.5 if hertz == 0 else 0.0)

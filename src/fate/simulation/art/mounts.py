@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from scipy.signal import lfilter
 
 from fate.simulation.arrays import Float64
 from fate.simulation.art.actors import STEP_S, Ego, drive, ornstein_uhlenbeck, smooth
@@ -61,11 +62,12 @@ def mount_beside(
     tremor = variety.shake * (0.7 * wave(variety.shake_hz) + 0.5 * wave(1.3 * variety.shake_hz))
     wander = ornstein_uhlenbeck(rng, steps, 0.02 if hand else 0.0, 1.0)
     turning = smooth(variety.turn * np.clip(1.5 * ornstein_uhlenbeck(rng, steps, 1.0, 0.8), -1, 1), 0.3)
+    turned = lfilter([STEP_S], [1.0, STEP_S / 2.0 - 1.0], turning)  # back to the street within about two seconds
     return Ego(
         x=np.full(steps, side * (kerb + beyond)),
         z=np.asarray(MIDDLE + variety.walk * clock),
         speed=np.abs(speed),
-        yaw=yaw + sway * wave(variety.sway_hz / 2) + wander + np.cumsum(turning) * STEP_S,
+        yaw=yaw + sway * wave(variety.sway_hz / 2) + wander + turned,
         pitch=pitch + sway * wave(variety.sway_hz) + smooth(wander, 0.4)[::-1] + tremor,
         height=variety.height + (0.03 * moving * wave(variety.sway_hz) if hand else np.zeros(steps)),
         roll=variety.roll + 0.7 * sway * wave(variety.sway_hz / 2) + 0.5 * tremor,

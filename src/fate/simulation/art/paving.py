@@ -11,7 +11,7 @@ import numpy as np
 
 from fate.simulation.arrays import Float32
 from fate.simulation.art.actors import Actor, Layer, Straight
-from fate.simulation.art.panels import MAX_TEXELS, Canvas, Point, Texture, smooth_noise
+from fate.simulation.art.panels import MAX_TEXELS, Body, Canvas, Panel, Point, Texture, smooth_noise, vector
 from fate.simulation.art.roadside import lay_on_ground
 from fate.simulation.art.variety import Ground
 
@@ -28,8 +28,13 @@ def pave(
     columns = int(np.ceil((right - left) / _WIDTH))
     wide = (right - left) / columns
     light = float(rng.uniform(0.1, 0.2)) if ground != "sand" else float(rng.uniform(0.25, 0.4))
-    size = wide + 0.05, _LENGTH + 0.05  # neighbours overlap: no seam
-    tiles = [lay_on_ground("paving", draw_ground(rng, ground, light, grain), *size) for _ in range(_TILES)]
+    size = wide + 0.05, _LENGTH + 0.05  # neighbours overlap
+    textures = [draw_ground(rng, ground, light, grain) for _ in range(_TILES)]
+    tiles = [lay_on_ground("paving", texture, *size) for texture in textures]
+    # Far away a pixel is longer than the overlap: what shows between two tiles has their mean light.
+    under = Texture.plain(np.mean([texture.light for texture in textures]))
+    panel = Panel(under, vector(left, 0, 700), vector(right - left, 0, 0), vector(0, 0, -1400))
+    yield Actor(Body("paving", "scenery", (panel,), 700.0, right - left, 0.0), Straight(0.0, 0.0), Layer.KERB)
     for column in range(columns):
         for z in np.arange(begin, end, _LENGTH):
             path = Straight(left + (column + 0.5) * wide, float(z), float(rng.choice([0.0, np.pi])))

@@ -197,7 +197,7 @@ def make_street(
         ends = -20.0, layout.length
         added, shade = dress(rng, variety, (layout.left_kerb, layout.right_kerb), ends, lighting.sun > 0.3)
         skyline = next(actor.body for actor in builder.actors if actor.layer == Layer.FAR)
-        actors = list(light_lamps(rng, variety, [*builder.actors, *added, *surround(skyline)], night))
+        actors = list(light_lamps(rng, variety, [*builder.actors, *added, *surround(skyline)], ego, night))
         builder.actors = list(clear_of(actors, ego.at(np.arange(0.0, seconds, 0.5)))) if at_rest else actors
         lighting = replace(lighting, shade=shade)
     return ego, builder, lighting

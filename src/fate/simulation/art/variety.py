@@ -113,7 +113,7 @@ def draw_variety(rng: np.random.Generator) -> Variety:
         dashboard=float(rng.uniform(0.25, 0.55) if behind_glass and rng.random() < 0.6 else 0.0),
         drops=int(rng.integers(10, 60)) if behind_glass and weather == "rain" else 0,
         crowding=float(rng.uniform(0, 1)),
-        large_vehicles=float(0.4 * amount[1]),
+        large_vehicles=float(0.25 * amount[1]),
     )
 
 

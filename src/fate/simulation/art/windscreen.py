@@ -116,7 +116,7 @@ def _precipitation(rng: np.random.Generator, variety: Variety) -> Iterator[Actor
         aside = float(rng.uniform(-0.9, 0.9))
         fall = float(rng.uniform(6, 9)) if rain else float(rng.uniform(0.8, 2.0))
         sideways = wind + (aside * fall * rng.uniform(0.5, 1.5) if variety.mount == "car" else 0.0)
-        wide, long = (0.004 * far, 0.03 * fall) if rain else (0.03, 0.03)
+        wide, long = (0.006 * far, 0.03 * fall) if rain else (0.04, 0.04)
         along = np.array([sideways, fall]) / np.hypot(sideways, fall)
         down, across = vector(along[0] * long, along[1] * long, 0), vector(along[1] * wide, -along[0] * wide, 0)
         body = Body(

@@ -351,7 +351,10 @@ class SurfaceBuilder:
         layer = self._layer[actor]
         if light.shade:
             slant = np.where(layer == Layer.STANDING, slant * (1 - self._shaded(posed)), slant)
-        gain = light.ambient + light.sun * slant + light.headlamps / (1 + (distance / 12) ** 2)
+        headlamps = light.headlamps / (1 + (distance / 12) ** 2)
+        if camera.height is not None:  # lit panel by panel, the ground would show its panels' borders
+            headlamps = np.where(layer >= Layer.PAVING, 0.0, headlamps)
+        gain = light.ambient + light.sun * slant + headlamps
         gain = np.where(layer == Layer.LENS, light.ambient + 0.5 * light.sun, gain)
         thick = np.where(layer >= Layer.KERB, 0.0, np.clip((distance - HAZE_FROM) / (REACH - HAZE_FROM), 0.0, 1.0))
         gain = np.where(layer == Layer.FAR, light.horizon, gain * (1 - thick))
