@@ -236,9 +236,17 @@ def turns(what: NDArray[Any], when: NDArray[Any]) -> dict[tuple[int, int], int]:
 
 
 @needs_gpu
-@pytest.mark.parametrize("scene", [Scene(0, seconds=0.2), Scene(3, seconds=0.2), NegativeScene(3, "room", scale=1.0)])
+@pytest.mark.parametrize(
+    "make",
+    [partial(Scene, 0, seconds=0.2), partial(Scene, 3, seconds=0.2), partial(NegativeScene, 3, "room", scale=1.0)],
+)
+@pytest.mark.parametrize("exposure", [(), ((0.0, 1.0), (0.03, 1.0), (0.07, 0.4))])
 @pytest.mark.parametrize("room", [1 << 22, 100])
-def test_pixels_on_a_gpu_agree_with_the_cpu(scene: Scene, room: int) -> None:
+def test_pixels_on_a_gpu_agree_with_the_cpu(
+    make: Callable[[], Scene], exposure: tuple[tuple[float, float], ...], room: int
+) -> None:
+    scene = make()
+    scene.builder.lighting = replace(scene.builder.lighting, exposure=exposure)
     surfaces, atlas = scene.surfaces(0), scene.atlas
     schedule = schedule_tiles(surfaces, atlas, *scene.sensor)
     pixels = adapted_pixels(scene.camera, scene.seed, scene.light(0))

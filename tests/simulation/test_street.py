@@ -70,10 +70,10 @@ def test_the_ego_car_moves_as_fast_as_its_speed_says(seed: int, seconds: float) 
 def test_the_ego_path_is_continuous_between_its_samples() -> None:
     ego = drive(rng(1), 5.0)
     fine = np.arange(0.0, 5.0, 1e-4)
-    for values, fastest in zip(ego.at(fine), (2.0, 31.0, 0.4, 0.4), strict=True):
+    for values, fastest in zip(ego.at(fine)[:4], (2.0, 31.0, 0.4, 0.4), strict=True):
         assert np.abs(np.diff(values)).max() < fastest * 1e-4 + 1e-9
     at_samples = ego.at(np.arange(len(ego.z), dtype=np.float64) * STEP_S)
-    for ours, theirs in zip(at_samples, (ego.x, ego.z, ego.yaw, ego.pitch), strict=True):
+    for ours, theirs in zip(at_samples[:4], (ego.x, ego.z, ego.yaw, ego.pitch), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.signal import lfilter
 
 from fate.simulation.arrays import Float64
-from fate.simulation.art.panels import Body
+from fate.simulation.art.panels import Body, Point
 
 #: The ego car's path is integrated in steps of this many seconds.
 STEP_S = 0.005
@@ -39,6 +39,8 @@ class CameraPose(NamedTuple):
     z: Float64  #: metres along the street
     yaw: Float64  #: rad, to the right
     pitch: Float64  #: rad, upwards
+    height: Float64 | None = None  #: metres above the ground; None: the height that the renderer was given
+    roll: Float64 | None = None  #: rad, clockwise as the camera sees it; None: upright
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class Ego:
     speed: Float64  #: m/s
     yaw: Float64  #: rad, to the right
     pitch: Float64  #: rad, upwards
+    height: Float64 | None = None  #: metres above the ground; None: the height that the renderer was given
+    roll: Float64 | None = None  #: rad, clockwise as the camera sees it; None: upright
 
     def at(self, seconds: Float64) -> CameraPose:
         """The camera's pose at times [R] in seconds."""
@@ -83,7 +87,8 @@ class Ego:
         def between(values: Float64) -> Float64:
             return np.asarray(values[first] + share * (values[first + 1] - values[first]))
 
-        return CameraPose(between(self.x), between(self.z), between(self.yaw), between(self.pitch))
+        rest = (None if values is None else between(values) for values in (self.height, self.roll))
+        return CameraPose(between(self.x), between(self.z), between(self.yaw), between(self.pitch), *rest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,11 +105,48 @@ class Following:
 
     def at(self, seconds: Float64) -> Pose:
         """The pose at times [R] in seconds."""
-        _, z, _, _ = self.ego.at(seconds)
+        z = self.ego.at(seconds).z
         gap = self.gap + self.sway * np.sin(2 * np.pi * seconds / self.period + self.phase)
         gait = 2 * np.pi * (z + gap) / self.stride if self.stride > 0 else np.zeros_like(seconds)
         level = np.zeros_like(seconds)
         return Pose(np.full_like(seconds, self.x), z + gap, level, gait, level)
+
+
+@dataclass(frozen=True)
+class Swaying:
+    """Something planted whose swinging panels sway to and fro, or a wiper that sweeps."""
+
+    x: float
+    z: float
+    hertz: float
+    phase: float = 0.0  #: rad
+    heading: float = 0.0
+
+    def at(self, seconds: Float64) -> Pose:
+        """The pose at times [R] in seconds."""
+        x, z, heading = (np.full_like(seconds, value) for value in (self.x, self.z, self.heading))
+        return Pose(x, z, heading, 2 * np.pi * self.hertz * seconds + self.phase)
+
+
+@dataclass(frozen=True)
+class Falling:
+    """A drop or a flake that crosses the picture again and again, on the same way.
+
+    It jumps back to its start between calls, never between two times of one call, so that a stretch of time that is
+    asked for at once holds no jump.
+    """
+
+    start: tuple[float, float]  #: x and z
+    velocity: tuple[float, float]  #: m/s along x and z
+    period: float  #: seconds from one start to the next
+    phase: float  #: seconds after its start at time 0
+
+    def at(self, seconds: Float64) -> Pose:
+        """The pose at times [R] in seconds."""
+        since = seconds + self.phase
+        since = since - self.period * np.floor(since[0] / self.period)
+        x, z = (start + speed * since for start, speed in zip(self.start, self.velocity, strict=True))
+        return Pose(x, z, np.zeros_like(x), np.zeros_like(x))
 
 
 class Path(Protocol):
@@ -117,13 +159,15 @@ class Path(Protocol):
 class Layer(IntEnum):
     """What lies over what, whatever the distance."""
 
+    LENS = -1  #: fixed to the camera, whose frame is its own; x and z of its path are metres to the right and down
     STANDING = 0  #: everything upright, sorted by depth
     SHADOW = 1  #: on the ground, over markings
     MARKING = 2  #: on the ground
-    KERB = 3  #: on the ground; from here on the same all along the street, so it moves with the camera
-    GROUND = 4  #: road and pavements
-    LAND = 5  #: the land beside them
-    FAR = 6  #: the skyline
+    PAVING = 3  #: on the ground, under markings
+    KERB = 4  #: on the ground; from here on the same all along the street, so it moves with the camera
+    GROUND = 5  #: road and pavements
+    LAND = 6  #: the land beside them
+    FAR = 7  #: the skyline
 
 
 class Actor(NamedTuple):
@@ -148,6 +192,8 @@ class Lighting:
     zenith: float  #: light of the sky one focal length higher
     headlamps: float  #: of the ego car, on something right in front
     lamps: float  #: share of their full glow at which lamps shine
+    exposure: tuple[Point, ...] = ()  #: (seconds, factor) of the whole picture's light, straight in between; (): 1
+    shade: tuple[Point, ...] = ()  #: (z, share) of the sun that trees keep from what passes under them; (): none
 
 
 def ornstein_uhlenbeck(rng: np.random.Generator, steps: int, sigma: float, time_constant: float) -> Float64:

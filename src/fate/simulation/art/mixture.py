@@ -9,8 +9,13 @@ import numpy as np
 
 from fate.simulation.art.actors import Actor, Ego, Lighting
 from fate.simulation.art.catalogue import Split
+from fate.simulation.art.negatives.kinds import make_negative
 from fate.simulation.art.panels import Body
 from fate.simulation.art.street import make_street
+from fate.simulation.art.variety import draw_variety
+
+#: Share of the recordings without road users, and of those with a street as the other profiles have it.
+NEGATIVE, PLAIN = 0.25, 0.15
 
 
 class Street(Protocol):
@@ -36,9 +41,16 @@ class World(NamedTuple):
 
 
 def make_world(seed: int, split: Split, seconds: float) -> World:
-    """A drive, or a camera at rest beside a street, with equal chance."""
+    """A street of any variety, a scene without road users, or a plain street of the other profiles."""
     rng = np.random.default_rng([seed, 0x3713])
-    at_rest = bool(rng.random() < 0.5)
-    height = rng.uniform(1.3, 5.0) if at_rest else rng.uniform(1.2, 1.4)
+    kind = rng.random()
+    if kind < NEGATIVE:
+        return World(*make_negative(seed, split, seconds))
     horizon = rng.uniform(0.46, 0.56)
-    return World(*make_street(seed, split, seconds, two_wheelers=True, at_rest=at_rest), height, horizon)
+    if kind < NEGATIVE + PLAIN:
+        at_rest = bool(rng.random() < 0.3)
+        height = rng.uniform(1.3, 5.0) if at_rest else rng.uniform(1.2, 1.4)
+        return World(*make_street(seed, split, seconds, two_wheelers=True, at_rest=at_rest), height, horizon)
+    variety = draw_variety(rng)
+    street = make_street(seed, split, seconds, two_wheelers=True, variety=variety)
+    return World(*street, variety.height, horizon)

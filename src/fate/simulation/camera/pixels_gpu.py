@@ -169,7 +169,8 @@ def _advance_kernel(maps, light, slots, first, ids, steps_us, sky, focals, light
         share = then / _KNOT_US - knot.to(tl.float32)
         at_knot = sky + (recording * knots + knot) * 3
         horizon = tl.load(at_knot) + share * (tl.load(at_knot + 3) - tl.load(at_knot))
-        low, high = tl.load(at_knot + 1), tl.load(at_knot + 2)
+        low = tl.load(at_knot + 1) + share * (tl.load(at_knot + 4) - tl.load(at_knot + 1))
+        high = tl.load(at_knot + 2) + share * (tl.load(at_knot + 5) - tl.load(at_knot + 2))
         above = tl.minimum(tl.maximum((horizon - y) / focal, 0.0), 1.0)
         seen = _shade(x, y, then, knot, share, recording, begin, end, maps, light, slots, ids, light_table,
                       alpha_table, low + above * (high - low), surfaces, knots)  # fmt: skip

@@ -207,12 +207,15 @@ class SurfaceBuilder:
         fixed = [path if isinstance(path, Straight) and path.speed == 0 else None for path in paths]
         self._moving = np.array([path is None for path in fixed])
         self._position = np.array([(path.x, path.z, path.heading) if path else (0.0, 0.0, 0.0) for path in fixed])
+        to_the_side = np.arctan(max(pinhole.centre_x, pinhole.width - pinhole.centre_x) / pinhole.focal)
+        turned = float(np.abs(ego.yaw).max() + to_the_side) > np.pi / 2
+        self._behind = REACH if turned else 0.0  # metres behind the camera that it may see
 
     def surfaces(self, start_us: int, knots: int) -> Surfaces:
         """What can be seen from ``start_us`` on at ``knots`` times ``KNOT_US`` apart, up to ``REACH`` ahead."""
         seconds = (start_us + KNOT_US * np.arange(knots, dtype=np.float64)) * 1e-6
         camera = self.ego.at(seconds)
-        chosen = self._in_reach(camera.z.min(), seconds)
+        chosen = self._in_reach(camera.z, seconds)
         body = self._body[chosen]
         count = self._count[body]
         which = np.repeat(np.arange(len(chosen)), count)
@@ -237,9 +240,15 @@ class SurfaceBuilder:
         flicker = 2e-6 * np.pi * data.flicker_hz[panel]  # rad/µs
         phase = np.mod(flicker * start_us + chosen[which], 2 * np.pi)
         lamps = np.stack([glow, flicker, data.flicker_depth[panel], phase], axis=1)
-        maps = np.concatenate([maps, gain[..., None], haze[..., None]], axis=2, dtype=np.float32)
         horizon = self.pinhole.centre_y + self.pinhole.focal * np.tan(camera.pitch)
         sky = np.stack([horizon, np.full(knots, self.lighting.horizon), np.full(knots, self.lighting.zenith)], axis=1)
+        if self.lighting.exposure:
+            factor = np.interp(seconds, *np.transpose(self.lighting.exposure))[:, None]
+            flickering = data.flicker_depth[panel] > 0
+            gain, haze = (gain + np.where(flickering, 0.0, glow)) * factor, haze * factor
+            lamps[:, 0] = np.where(flickering, glow * factor.mean(), 0.0)  # it is even within a stretch
+            sky[:, 1:] *= factor
+        maps = np.concatenate([maps, gain[..., None], haze[..., None]], axis=2, dtype=np.float32)
         return Surfaces(
             maps=np.ascontiguousarray(maps[:, order]),
             bounds=bounds[order],
@@ -250,15 +259,16 @@ class SurfaceBuilder:
             focal=float(self.pinhole.focal),
         )
 
-    def _in_reach(self, near: float, seconds: Float64) -> Int64:
-        """Actors that may be seen: not far behind the camera, not too far ahead."""
+    def _in_reach(self, camera_z: Float64, seconds: Float64) -> Int64:
+        """Actors that may be seen: not far behind the camera (unless it looks there), not too far ahead."""
+        near = camera_z.min()
         z = self._position[:, 1].copy()
         span = np.maximum(self._size, self._reach)
         for index in np.flatnonzero(self._moving):
             z[index] = self.actors[index].path.at(seconds[:1]).z[0]
             span[index] += 3
-        travelling = self._layer >= Layer.KERB
-        return np.flatnonzero(travelling | ((z + span > near) & (z - span < near + REACH)))
+        travelling = (self._layer >= Layer.KERB) | (self._layer == Layer.LENS)
+        return np.flatnonzero(travelling | ((z + span > near - self._behind) & (z - span < near + REACH)))
 
     def _poses(self, chosen: Int64, seconds: Float64, camera: CameraPose) -> Pose:
         """Return the poses [R, I] of the chosen actors."""
@@ -295,7 +305,8 @@ class SurfaceBuilder:
                 vector[:, swinging] = _turned(vector[:, swinging] - pivot, axis, angle) + pivot
         cos, sin = np.cos(turned)[:, which], np.sin(turned)[:, which]
         mirror = self._mirror[chosen][which]
-        yaw, pitch = camera.yaw[:, None], camera.pitch[:, None]
+        yaw, height = camera.yaw[:, None], self.height if camera.height is None else camera.height[:, None]
+        before = np.flatnonzero(self._layer[chosen][which] == Layer.LENS)
         results = []
         for number, vector in enumerate(vectors):
             right, below, ahead = vector[..., 0] * mirror, vector[..., 1], vector[..., 2]
@@ -303,19 +314,22 @@ class SurfaceBuilder:
             if number == 0:
                 east = east + (x - camera.x[:, None])[:, which]
                 north = north + (z - camera.z[:, None])[:, which]
-                below = below + (self.height + y)[:, which]
+                below = below + (height + y)[:, which]
             along_x, along_z = east * np.cos(yaw) - north * np.sin(yaw), east * np.sin(yaw) + north * np.cos(yaw)
-            upright = below * np.cos(pitch) + along_z * np.sin(pitch)
-            away = along_z * np.cos(pitch) - below * np.sin(pitch)
-            results.append(np.stack([along_x, upright, away], axis=-1))
+            results.append(np.stack(_tilted(along_x, below, along_z, camera), axis=-1))
+            if len(before):
+                results[-1][:, before] = vector[:, before]
+        if len(before):
+            results[0][:, before, 0] += x[:, which[before]]
+            results[0][:, before, 1] += z[:, which[before]]
         return results[0], results[1], results[2]
 
     def _order(self, posed: _Posed, middle: int) -> Int64:
         """Panels nearest first: by layer, by actor, and within an actor as its body lists them, last on top."""
         chosen, which = posed.chosen, posed.which
-        camera_x, camera_z, yaw, _ = (values[middle] for values in posed.camera)
+        camera_x, camera_z, yaw = (values[middle] for values in posed.camera[:3])
         ahead = (posed.pose.x[middle] - camera_x) * np.sin(yaw) + (posed.pose.z[middle] - camera_z) * np.cos(yaw)
-        ahead = ahead + self._reach[chosen]
+        ahead = ahead + self._reach[chosen] * (abs(np.cos(yaw)) if self._behind else 1.0)  # walls run along the street
         rank = np.empty(len(chosen))
         rank[np.lexsort((chosen, ahead, self._layer[chosen]))] = np.arange(len(chosen))
         return np.lexsort((-np.arange(len(which)), rank[which]))  # a body's later panels lie over its earlier ones
@@ -324,21 +338,49 @@ class SurfaceBuilder:
         self, posed: _Posed, corner: Float64, across: Float64, down: Float64, side: Float64
     ) -> tuple[Float64, Float64]:
         """Light on each panel [R, K], and light of the haze before it [R, K], which also dims the panel."""
-        light, yaw = self.lighting, posed.camera.yaw
+        light, camera = self.lighting, posed.camera
+        yaw = camera.yaw
         actor = posed.chosen[posed.which]
         outward = -cross(across, down)
         outward *= (np.where(side < 0, -1.0, 1.0) / np.maximum(np.linalg.norm(outward, axis=-1), 1e-12))[..., None]
         east, below, north = light.to_sun
         right, ahead = east * np.cos(yaw) - north * np.sin(yaw), east * np.sin(yaw) + north * np.cos(yaw)
         sun = np.stack([right, np.full_like(yaw, below), ahead], axis=-1)
+        if camera.height is not None:
+            sun = np.concatenate(_tilted(sun[:, :1], sun[:, 1:2], sun[:, 2:], camera), axis=-1)
         slant = np.maximum(np.sum(outward * sun[:, None], axis=-1), 0.0)
         slant = np.where(self._facing[actor], 0.6, slant)
         distance = np.linalg.norm(corner + 0.5 * (across + down), axis=-1)
-        gain = light.ambient + light.sun * slant + light.headlamps / (1 + (distance / 12) ** 2)
         layer = self._layer[actor]
+        if light.shade:
+            slant = np.where(layer == Layer.STANDING, slant * (1 - self._shaded(posed)), slant)
+        headlamps = light.headlamps / (1 + (distance / 12) ** 2)
+        if camera.height is not None:  # lit panel by panel, the ground would show its panels' borders
+            headlamps = np.where(layer >= Layer.PAVING, 0.0, headlamps)
+        gain = light.ambient + light.sun * slant + headlamps
+        gain = np.where(layer == Layer.LENS, light.ambient + 0.5 * light.sun, gain)
         thick = np.where(layer >= Layer.KERB, 0.0, np.clip((distance - HAZE_FROM) / (REACH - HAZE_FROM), 0.0, 1.0))
         gain = np.where(layer == Layer.FAR, light.horizon, gain * (1 - thick))
         return gain, thick * light.horizon
+
+    def _shaded(self, posed: _Posed) -> Float64:
+        """The share of the sun [R, K] that trees keep from panels, at the panels' middles."""
+        data, pose, which = self._panels, posed.pose, posed.which
+        middle = (data.origin + 0.5 * (data.across + data.down))[posed.panel]
+        mirror = self._mirror[posed.chosen][which]
+        turned = middle[:, 2] * np.cos(pose.heading[:, which]) - mirror * middle[:, 0] * np.sin(pose.heading[:, which])
+        offset = np.where(self._facing[posed.chosen][which], 0.0, turned)
+        return np.asarray(np.interp(pose.z[:, which] + offset, *np.transpose(self.lighting.shade)))
+
+
+def _tilted(right: Float64, below: Float64, ahead: Float64, camera: CameraPose) -> tuple[Float64, Float64, Float64]:
+    """Vectors (right, below, ahead) [R, K] of a level camera, as the camera sees them with its pitch and roll."""
+    pitch = camera.pitch[:, None]
+    below, ahead = below * np.cos(pitch) + ahead * np.sin(pitch), ahead * np.cos(pitch) - below * np.sin(pitch)
+    if camera.roll is not None:
+        roll = camera.roll[:, None]
+        right, below = right * np.cos(roll) + below * np.sin(roll), below * np.cos(roll) - right * np.sin(roll)
+    return right, below, ahead
 
 
 def _turned(vectors: Float64, axis: Float64, angle: Float64) -> Float64:

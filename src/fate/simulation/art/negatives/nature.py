@@ -7,13 +7,13 @@ import numpy as np
 from fate.simulation.arrays import Float32
 from fate.simulation.art.actors import Layer, Straight
 from fate.simulation.art.catalogue import Split
+from fate.simulation.art.daylight import make_lighting
 from fate.simulation.art.negatives.backdrop import add_backdrop
 from fate.simulation.art.negatives.paths import Flight, hold, numbers, sway
 from fate.simulation.art.negatives.solids import Solid, shade_solids
 from fate.simulation.art.negatives.world import Contents, Negative, indoor_light, lying, turning, upright
 from fate.simulation.art.panels import Canvas, Panel, Swing, Texture, oval, smooth_noise, vector
 from fate.simulation.art.roadside import make_skyline, make_tree
-from fate.simulation.art.street import make_lighting
 
 
 def make_branch(rng: np.random.Generator) -> Texture:
