@@ -104,8 +104,24 @@ class Following:
         return Pose(np.full_like(seconds, self.x), z + gap, np.zeros_like(seconds), gait)
 
 
+@dataclass(frozen=True)
+class Swaying:
+    """Something planted whose swinging panels sway to and fro, or a person who stays in its place."""
+
+    x: float
+    z: float
+    hertz: float
+    phase: float = 0.0  #: rad
+    heading: float = 0.0
+
+    def at(self, seconds: Float64) -> Pose:
+        """The pose at times [R] in seconds."""
+        x, z, heading = (np.full_like(seconds, value) for value in (self.x, self.z, self.heading))
+        return Pose(x, z, heading, 2 * np.pi * self.hertz * seconds + self.phase)
+
+
 #: A way through the street, with a pose at any time.
-Path: TypeAlias = Straight | Following
+Path: TypeAlias = Straight | Following | Swaying
 
 
 class Layer(IntEnum):
@@ -127,7 +143,7 @@ class Actor(NamedTuple):
     path: Path
     layer: Layer = Layer.STANDING
     owner: int = -1  #: the labelled object it is; -1: scenery
-    mirror: float = 1.0  #: -1 turns a billboard's left to its right
+    mirror: float = 1.0  #: -1 turns a billboard's left to its right, unless it has bones
     reach: float = 0.0  #: metres from its origin to its far end: walls beside the street are sorted by that end
 
 

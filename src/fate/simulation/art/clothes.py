@@ -80,13 +80,13 @@ def draw_outfit(rng: np.random.Generator, skirts: float, long_hair: float) -> Ou
 
 def shade(outfit: Outfit, right: Float32, down: Float32, view: int) -> Float32:
     """Share of the light that a surface throws back, from the normal in the picture (right, down) [h, w] each."""
-    cos, sin = np.cos(DIRECTIONS[view]), np.sin(DIRECTIONS[view])
+    cos, sin = float(np.cos(DIRECTIONS[view])), float(np.sin(DIRECTIONS[view]))  # plain floats keep single precision
     x, y, z = outfit.bright
-    near = np.sqrt(np.clip(1 - right * right - down * down, 0, 1))  # towards the viewer
+    near = np.sqrt(np.maximum(1 - right * right - down * down, 0))  # towards the viewer
     facing = right * (x * cos + z * sin) + down * y + near * (x * sin - z * cos)
-    from_above = 0.5 - 0.5 * down
-    soft = 0.65 + 0.45 * from_above
-    return np.asarray((1 - outfit.hardness) * soft + outfit.hardness * (0.3 + 1.1 * np.clip(facing, 0, 1)), np.float32)
+    soft = 0.87 - 0.22 * down  # more light comes from above
+    light = (1 - outfit.hardness) * soft + outfit.hardness * (0.3 + 1.1 * np.maximum(facing, 0))
+    return np.asarray(light, np.float32)
 
 
 def paint(outfit: Outfit, part: str, view: int, x: Float64, y: Float64, length: float) -> Float64:
@@ -94,7 +94,7 @@ def paint(outfit: Outfit, part: str, view: int, x: Float64, y: Float64, length: 
 
     ``length`` is the distance from the part's joint to the next one, or to its end.
     """
-    down, across = np.broadcast_arrays(y[:, None], x[None, :])
+    down, across = y[:, None], x[None, :]
     if part == "trunk":
         top = _pattern(outfit, view, across, down)
         below = tail_light(outfit) if outfit.tail else outfit.lower
@@ -116,22 +116,21 @@ def paint(outfit: Outfit, part: str, view: int, x: Float64, y: Float64, length: 
 
 def _pattern(outfit: Outfit, view: int, across: Float64, down: Float64) -> Float64:
     """Light of the jacket or shirt."""
-    rows, columns = np.mod(down / outfit.pitch, 1) < 0.5, np.mod(across / outfit.pitch, 1) < 0.5
     front = 0.11 * np.sin(DIRECTIONS[view])  # of the breastbone, in the picture
     ahead = view in (3, 4, 5)
-    chest = (np.abs(across - front) < 0.5 * outfit.pitch + 0.05) & (down > -0.42) & (down < -0.24)
-    where = {
-        "stripes": rows,
-        "bars": columns,
-        "checks": rows ^ columns,
-        "print": chest & (ahead or view == 0),
-        "open": (np.abs(across - front) < 0.2 * outfit.pitch + 0.03) & ahead,
-        "plain": np.zeros_like(rows),
-    }[outfit.pattern]
-    straps = np.abs(np.abs(across - front) - 0.11) < 0.022
-    light = np.where(where, outfit.second, outfit.upper)
+    light = np.full(np.broadcast_shapes(across.shape, down.shape), outfit.upper)
+    if outfit.pattern in ("stripes", "bars", "checks"):
+        rows = (np.mod(down / outfit.pitch, 1) < 0.5) & (outfit.pattern != "bars")
+        columns = (np.mod(across / outfit.pitch, 1) < 0.5) & (outfit.pattern != "stripes")
+        light[rows ^ columns] = outfit.second
+    elif outfit.pattern == "print" and (ahead or view == 0):
+        chest = (np.abs(across - front) < 0.5 * outfit.pitch + 0.05) & (down > -0.42) & (down < -0.24)
+        light[chest] = outfit.second
+    elif outfit.pattern == "open" and ahead:
+        light = np.where(np.abs(across - front) < 0.2 * outfit.pitch + 0.03, outfit.second, light)
     if outfit.load == "backpack" and ahead:
-        light = np.where(straps & (down < -0.2), load_light(outfit), light)
+        straps = (np.abs(np.abs(across - front) - 0.11) < 0.022) & (down < -0.2)
+        light = np.where(straps, load_light(outfit), light)
     return light
 
 

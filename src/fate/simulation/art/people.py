@@ -57,14 +57,15 @@ class Picture(NamedTuple):
 class Anatomy(NamedTuple):
     """A naked body at rest."""
 
-    pictures: dict[str, tuple[Picture, ...]]  #: by part; eight views, of limbs the right one
+    pictures: dict[tuple[str, str], tuple[Picture, ...]]  #: eight views by part and by side, "left" or "right"
     joints: dict[str, Float64]  #: by part, (right, down, forward) in metres from the ground under the hips
     soles: tuple[float, float]  #: forward position of heel and toes
     height: float
 
-    def picture(self, part: str, side: str, view: int) -> Picture:
-        """A part, of the "left" or the "right" side."""
-        return self.pictures[part][-view].mirrored() if side == "left" else self.pictures[part][view]
+    def spread(self, part: str) -> tuple[float, float]:
+        """The width of a part, from the front and from the side."""
+        front, side = (self.pictures[part, "right"][view].window for view in (4, 2))
+        return float(front[2] - front[0]), float(side[2] - side[0])
 
 
 @cache
@@ -85,7 +86,8 @@ def load_anatomy(name: str) -> Anatomy:
             values[1:3] = 2 * values[1:3] - 1
             views.append(Picture(values, window.astype(np.float64)))
         views += [views[_VIEWS - view].mirrored() for view in range(len(views), _VIEWS)]  # of symmetric parts
-        pictures[part] = tuple(views)
+        pictures[part, "right"] = tuple(views)
+        pictures[part, "left"] = tuple(views[-view].mirrored() for view in range(_VIEWS))
     joints = dict(zip(parts, data["joints"][index].astype(np.float64), strict=True))
     heel, toes = data["soles"][index].tolist()
     return Anatomy(pictures, joints, (heel, toes), float(data["heights"][index]))
@@ -99,7 +101,7 @@ def make_person(rng: np.random.Generator, split: Split, motion: Motion) -> Body:
     build, anatomy = PEOPLE.styles[name], load_anatomy(name)
     size = float(rng.uniform(*build.sizes))
     outfit = clothes.draw_outfit(rng, build.skirts, build.long_hair)
-    shapes = {part: views[0].channels.shape for part, views in anatomy.pictures.items()}
+    shapes = {part: views[0].channels.shape for (part, _), views in anatomy.pictures.items()}
     folds = {part: clothes.draw_folds(rng, rows, columns, outfit.folds) for part, (_, rows, columns) in shapes.items()}
     dressed = _Dressed(anatomy, outfit, folds)
     panels = [panel for view in range(_VIEWS) for panel in dressed.panels(view, motion)]
@@ -138,7 +140,7 @@ class _Dressed(NamedTuple):
 
     def part(self, name: str, side: str, view: int, far: bool = False) -> Panel:
         """A part of the body, dressed."""
-        picture, outfit = self.anatomy.picture(name, side, view), self.outfit
+        picture, outfit = self.anatomy.pictures[name, side][view], self.outfit
         left, top, right, bottom = picture.window
         alpha, across, down = picture.channels[:3]
         rows, columns = alpha.shape
@@ -158,8 +160,7 @@ class _Dressed(NamedTuple):
         middle, half = (left + right) / 2, (right - left) / 2 * (1.0 if bare else loose)
         bone = name if name in ("trunk", "head") else f"{side} {name}"
         window = (middle - half, top, middle + half, bottom)
-        front, aside = (np.ptp(self.anatomy.picture(name, side, each).window[[0, 2]]) for each in (4, 2))
-        return _card(texture, window, bone, (float(front), float(aside)))
+        return _card(texture, window, bone, self.anatomy.spread(name))
 
     def _length(self, part: str, bottom: float) -> float:
         """From a joint to the next one, or to the part's end."""
@@ -170,20 +171,20 @@ class _Dressed(NamedTuple):
         """A skirt or the lower part of a coat: one half moves with each thigh."""
         if not self.outfit.tail:
             return []
-        widths = [float(np.ptp(self.anatomy.pictures["trunk"][each].window[[0, 2]])) for each in (4, 2, view)]
+        left, _, right, _ = self.anatomy.pictures["trunk", "right"][view].window
         leg = -float(self.anatomy.joints["thigh"][1])
         panels = []
         for side in ("right", "left"):
-            canvas = clothes.draw_tail(self.outfit, 0.36 * widths[2], self.outfit.tail * leg)
+            canvas = clothes.draw_tail(self.outfit, 0.36 * (right - left), self.outfit.tail * leg)
             hip = self.anatomy.joints["thigh"][0] * (1 if side == "right" else -1) * np.cos(DIRECTIONS[view])
-            panels.append(_hang(canvas, f"{side} tail", (-0.6 * hip, 0.0), (widths[0], widths[1])))
+            panels.append(_hang(canvas, f"{side} tail", (-0.6 * hip, 0.0), self.anatomy.spread("trunk")))
         return panels
 
     def long_hair(self, view: int) -> list[Panel]:
         """Hair to the shoulders or below, on the back of the head."""
         if not self.outfit.long_hair:
             return []
-        left, top, right, _ = self.anatomy.pictures["head"][view].window
+        left, top, right, _ = self.anatomy.pictures["head", "right"][view].window
         back = -0.05 * np.sin(DIRECTIONS[view])
         half = 0.36 * (right - left) if view % 4 == 0 else 0.3 * (right - left)
         canvas = clothes.draw_hair(self.outfit, half, 0.8 * abs(top) + 0.1)
@@ -191,7 +192,7 @@ class _Dressed(NamedTuple):
 
     def brim(self, view: int) -> list[Panel]:
         """The brim of a cap; from behind there is none to see."""
-        left, top, right, _ = self.anatomy.pictures["head"][view].window
+        left, top, right, _ = self.anatomy.pictures["head", "right"][view].window
         canvas = clothes.draw_brim(self.outfit, view, 0.42 * (right - left))
         if not self.outfit.hat:
             return []
@@ -201,15 +202,15 @@ class _Dressed(NamedTuple):
 
     def load(self, view: int) -> list[Panel]:
         """A backpack, or a bag at the right hip."""
-        outfit, trunk = self.outfit, self.anatomy.pictures["trunk"]
+        outfit, (wide, deep) = self.outfit, self.anatomy.spread("trunk")
         cos, sin = np.cos(DIRECTIONS[view]), np.sin(DIRECTIONS[view])
-        top, deep, wide = trunk[4].window[1], float(np.ptp(trunk[2].window[[0, 2]])), float(trunk[4].window[2])
+        top = self.anatomy.pictures["trunk", "right"][view].window[1]
         if outfit.load == "backpack":
             canvas = clothes.draw_load(outfit, 0.075 + 0.08 * abs(cos), 0.7 * abs(top))
             return [_hang(canvas, "trunk", (-0.55 * deep * sin, 0.55 * top))]
         if outfit.load == "bag":
             canvas = clothes.draw_load(outfit, 0.06 + 0.09 * abs(sin), 0.26)
-            return [_hang(canvas, "trunk", (0.95 * wide * cos, 0.0))]
+            return [_hang(canvas, "trunk", (0.48 * wide * cos, 0.0))]
         return []
 
 

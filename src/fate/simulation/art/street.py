@@ -89,6 +89,8 @@ class StreetBuilder:
         if not self._claim(self._way(body, path)):
             return False
         self.actors.append(Actor(body, path, owner=len(self.objects) if labelled else -1, mirror=mirror))
+        if id(body) not in self.shadows:
+            self.shadows[id(body)] = make_shadow(body)
         self.actors.append(Actor(self.shadows[id(body)], path, Layer.SHADOW))
         if labelled:
             self.objects.append(body)

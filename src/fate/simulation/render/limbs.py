@@ -85,19 +85,20 @@ def _turned(down: Float64, forward: Float64, angle: Float64) -> tuple[Float64, F
 
 
 def turn_cards(vectors: Float64, angle: Float64, seen: Float64, drawn: Float64, spread: Float64) -> Float64:
-    """Vectors (right, down) [K, 2] of cards turned by ``angle`` [R, K] and projected, [R, K, 3] with z = 0.
+    """Vectors (right, down, 0) [V, K, 3] of cards turned by ``angle`` [R, K] and projected, [V, R, K, 3].
 
     ``seen`` [R, K] is the direction from which a person is seen, ``drawn`` [K] that for which the card was drawn,
     ``spread`` [K, 2] the width from the front and from the side.
     """
-    cos_squared, sin = np.square(np.cos(seen)), np.sin(seen)
-    least = (_MIN_AREA - sin * sin) / np.maximum(cos_squared, 1e-6)
+    cos, sin = np.cos(seen), np.sin(seen)
+    cos_squared, sin_squared = cos * cos, sin * sin
+    least = (_MIN_AREA - sin_squared) / np.maximum(cos_squared, 1e-6)
     upright, leaning = np.maximum(np.cos(angle), least), sin * np.sin(angle)
-    widths = (np.hypot(spread[:, 0] * np.cos(way), spread[:, 1] * np.sin(way)) for way in (seen, drawn))
-    right = vectors[:, 0] * next(widths) / next(widths)
-    down = vectors[:, 1]
-    turned = np.zeros((*angle.shape, 3))
-    turned[..., 0] = right * (cos_squared + sin * sin * upright) + down * leaning
+    wider = np.hypot(spread[:, 0] * cos, spread[:, 1] * sin)
+    wider /= np.hypot(spread[:, 0] * np.cos(drawn), spread[:, 1] * np.sin(drawn))
+    right, down = vectors[:, None, :, 0] * wider, vectors[:, None, :, 1]
+    turned = np.zeros((*right.shape, 3))
+    turned[..., 0] = right * (cos_squared + sin_squared * upright) + down * leaning
     turned[..., 1] = down * upright - right * leaning
     return turned
 

@@ -214,7 +214,7 @@ class SurfaceBuilder:
         self._facing = np.array([actor.body.facing for actor in self.actors])
         self._layer = np.array([actor.layer for actor in self.actors], np.int64)
         self._owner = np.array([actor.owner for actor in self.actors], np.int32)
-        self._mirror = np.array([actor.mirror for actor in self.actors])
+        self._mirror = np.array([1.0 if actor.body.skeleton else actor.mirror for actor in self.actors])
         self._reach = np.array([actor.reach for actor in self.actors])
         self._size = np.array([max(actor.body.length, actor.body.width) for actor in self.actors])
         paths = [actor.path for actor in self.actors]
@@ -343,8 +343,9 @@ class SurfaceBuilder:
         bones = Bones(*(field[persons] for field in self._bones))
         posed = pose_bones(bones, gait[:, people], seen[:, people])
         data, bone = self._panels, self._panels.bone[panel]
-        turn = posed.angle[:, place, bone], seen[:, which], data.drawn[panel], data.spread[panel]
-        corner, across, down = (turn_cards(part[panel], *turn) for part in (data.origin, data.across, data.down))
+        cards = np.stack([part[panel] for part in (data.origin, data.across, data.down)])
+        angle, drawn, spread = posed.angle[:, place, bone], data.drawn[panel], data.spread[panel]
+        corner, across, down = turn_cards(cards, angle, seen[:, which], drawn, spread)
         return corner + posed.joints[:, place, bone], across, down
 
     def _order(self, posed: _Posed, middle: int) -> Int64:

@@ -1,0 +1,141 @@
+"""People around the camera: from far away to so near that they fill the picture, alone and in groups.
+
+Each is placed where the camera looks at some moment, at any distance, so that people of all sizes and people cut by the
+edge of the picture are common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import numpy as np
+
+from fate.simulation.art.actors import Ego, Layer, Path, Straight, Swaying
+from fate.simulation.art.catalogue import Split
+from fate.simulation.art.panels import Body, Canvas
+from fate.simulation.art.people import make_person
+from fate.simulation.art.skeleton import Motion
+
+#: Metres from the camera to the nearest and to the furthest people.
+NEAREST, FURTHEST = 1.2, 30.0
+#: People are within this angle from the middle of the picture, rad.
+ASIDE = 0.6
+_SHARES: dict[Motion, float] = {"walk": 0.5, "run": 0.12, "stand": 0.22, "sit": 0.1, "crouch": 0.06}
+_SEAT = 0.255  # height of a seat, of a person's height
+
+
+class Street(Protocol):
+    """What people are added to: a street builder."""
+
+    rng: np.random.Generator
+    split: Split
+    ego: Ego
+    seconds: float
+
+    def add(self, body: Body, path: Path, mirror: float = 1.0, labelled: bool = True) -> bool:
+        """Add someone; False if it would pass through another one."""
+
+    def add_scenery(self, body: Body, x: float, z: float, layer: Layer = Layer.STANDING) -> None:
+        """Add something that stays where it is."""
+
+
+def add_people(street: Street, number: float) -> None:
+    """Add about ``number`` people, and now and then a group, to what the camera sees."""
+    rng = street.rng
+    for _ in range(rng.poisson(0.7 * number)):
+        motion = list(_SHARES)[int(rng.choice(len(_SHARES), p=list(_SHARES.values())))]
+        _add_person(street, motion, _draw_place(street), _draw_heading(rng))
+    for _ in range(rng.poisson(0.1 * number)):
+        _add_group(street)
+
+
+def stride_of(body: Body, speed: float, motion: Motion) -> float:
+    """Metres of two steps of a person who walks or runs at ``speed`` m/s."""
+    return body.height * (0.6 + 0.3 * speed if motion == "run" else 0.55 + 0.2 * speed)
+
+
+class _Place:
+    """A point that the camera sees at a moment."""
+
+    def __init__(self, when: float, x: float, z: float, bearing: float) -> None:
+        self.when, self.x, self.z, self.bearing = when, x, z, bearing
+
+    def beside(self, right: float, ahead: float, heading: float) -> _Place:
+        """The point that lies so many metres to the right and ahead of someone with this heading."""
+        x = self.x + right * np.cos(heading) + ahead * np.sin(heading)
+        return _Place(
+            self.when, float(x), float(self.z - right * np.sin(heading) + ahead * np.cos(heading)), self.bearing
+        )
+
+
+def _draw_place(street: Street) -> _Place:
+    """A point in sight; its distance is log-uniform."""
+    rng = street.rng
+    when, distance = rng.uniform(0, street.seconds), float(np.exp(rng.uniform(np.log(NEAREST), np.log(FURTHEST))))
+    camera = street.ego.at(np.array([when]))
+    bearing = float(camera.yaw[0]) + rng.uniform(-ASIDE, ASIDE)
+    x, z = float(camera.x[0]) + distance * np.sin(bearing), float(camera.z[0]) + distance * np.cos(bearing)
+    return _Place(when, x, z, bearing)
+
+
+def _draw_heading(rng: np.random.Generator) -> Callable[[float], float]:
+    """How someone is turned, from the bearing: across the picture, to the camera or away from it, or anyhow."""
+    kind: Literal["across", "along", "any"] = rng.choice(["across", "along", "any"], p=[0.45, 0.25, 0.3])
+    if kind == "any":
+        turn = rng.uniform(0, 2 * np.pi)
+    else:
+        turn = rng.choice([0.0, np.pi]) + (np.pi / 2 if kind == "across" else 0.0) + rng.normal(0, 0.15)
+    return lambda bearing: bearing + float(turn)
+
+
+def _add_person(street: Street, motion: Motion, place: _Place, turned: Callable[[float], float]) -> None:
+    rng, heading = street.rng, turned(place.bearing)
+    body = make_person(rng, street.split, motion)
+    speed = {"walk": rng.uniform(0.6, 1.9), "run": rng.uniform(2.2, 4.5)}.get(motion, 0.0)
+    if street.add(body, _pass_through(rng, body, motion, place, heading, speed)) and motion == "sit":
+        seat, at = make_seat(rng, body.height), place.beside(0.0, -0.12, heading)
+        street.add_scenery(seat, at.x, at.z)
+
+
+def _pass_through(
+    rng: np.random.Generator, body: Body, motion: Motion, place: _Place, heading: float, speed: float
+) -> Path:
+    """The way of someone who is at a place at its moment; without speed it stays there and sways."""
+    if speed == 0:
+        return Swaying(place.x, place.z, float(rng.uniform(0.25, 0.9)), float(rng.uniform(0, 2 * np.pi)), heading)
+    x, z = place.x - speed * place.when * np.sin(heading), place.z - speed * place.when * np.cos(heading)
+    return Straight(float(x), float(z), heading, speed, stride_of(body, speed, motion))
+
+
+def _add_group(street: Street) -> None:
+    """Two to four people who walk side by side, or stand and talk."""
+    rng, place = street.rng, _draw_place(street)
+    count, heading, walks = int(rng.integers(2, 5)), _draw_heading(rng)(place.bearing), rng.random() < 0.6
+    speed, apart = rng.uniform(0.7, 1.5), rng.uniform(0.75, 0.95)
+    for number in range(count):
+        motion: Motion = "walk" if walks else "stand"
+        body = make_person(rng, street.split, motion)
+        if walks:
+            at, turned = place.beside(apart * number, rng.normal(0, 0.2), heading), heading
+        else:  # in a circle, facing its middle
+            turned = heading + 2 * np.pi * number / count
+            at = place.beside(0.0, -0.35 - 0.15 * count, turned)
+        street.add(body, _pass_through(rng, body, motion, at, turned, speed if walks else 0.0))
+
+
+def make_seat(rng: np.random.Generator, height: float) -> Body:
+    """A bench or a stool for a person of this height, a billboard."""
+    wide, seat = float(rng.choice([0.22, 0.7])), _SEAT * height
+    back = bool(rng.random() < 0.6)
+    top, light = 0.95 if back else seat + 0.02, float(rng.choice([0.05, 0.15, 0.3]))
+    canvas = Canvas((-wide, top, wide, 0.0), 64, 64)
+    canvas.rect(-wide, seat, wide, seat - 0.06, light)
+    for x in (-0.9 * wide, 0.9 * wide):
+        canvas.line(((x, seat), (x, 0.0)), 0.05, 0.7 * light)
+    if back:
+        for y in (0.9, 0.75, 0.6):
+            canvas.rect(-wide, y, wide, y - 0.09, light)
+        canvas.line(((-0.9 * wide, 0.9), (-0.9 * wide, seat)), 0.05, 0.7 * light)
+        canvas.line(((0.9 * wide, 0.9), (0.9 * wide, seat)), 0.05, 0.7 * light)
+    return Body("seat", "scenery", (canvas.upright(),), 2 * wide, 2 * wide, top, facing=True)
