@@ -68,7 +68,7 @@ def draw_outfit(rng: np.random.Generator, skirts: float, long_hair: float) -> Ou
         hem=float(rng.uniform(-0.06, 0.10)),
         tail=float(length),
         coat=not skirt,
-        loose=(float(rng.uniform(1.0, 1.12 if summer else 1.45)), float(rng.uniform(1.0, 1.3))),
+        loose=(float(rng.uniform(1.0, 1.12 if summer else 1.45)), float(rng.uniform(1.0, 1.2))),
         collar=float(rng.uniform(0.0, 0.06)),
         long_hair=bool(rng.random() < long_hair),
         hat=bool(rng.random() < 0.15),

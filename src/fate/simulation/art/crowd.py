@@ -6,8 +6,7 @@ edge of the picture are common.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,6 +21,7 @@ NEAREST, FURTHEST = 1.2, 30.0
 #: People are within this angle from the middle of the picture, rad.
 ASIDE = 0.6
 _SHARES: dict[Motion, float] = {"walk": 0.5, "run": 0.12, "stand": 0.22, "sit": 0.1, "crouch": 0.06}
+_TRIES = 4  # places where someone is tried to be put
 _SEAT = 0.255  # height of a seat, of a person's height
 
 
@@ -41,11 +41,11 @@ class Street(Protocol):
 
 
 def add_people(street: Street, number: float) -> None:
-    """Add about ``number`` people, and now and then a group, to what the camera sees."""
+    """Add about ``number`` people to what the camera sees, a third of them in groups; fewer where there is no room."""
     rng = street.rng
     for _ in range(rng.poisson(0.7 * number)):
         motion = list(_SHARES)[int(rng.choice(len(_SHARES), p=list(_SHARES.values())))]
-        _add_person(street, motion, _draw_place(street), _draw_heading(rng))
+        _add_person(street, motion)
     for _ in range(rng.poisson(0.1 * number)):
         _add_group(street)
 
@@ -55,73 +55,69 @@ def stride_of(body: Body, speed: float, motion: Motion) -> float:
     return body.height * (0.6 + 0.3 * speed if motion == "run" else 0.55 + 0.2 * speed)
 
 
-class _Place:
-    """A point that the camera sees at a moment."""
+class _Place(NamedTuple):
+    """A point that the camera sees at a moment, and the heading of someone there."""
 
-    def __init__(self, when: float, x: float, z: float, bearing: float) -> None:
-        self.when, self.x, self.z, self.bearing = when, x, z, bearing
+    when: float  # seconds
+    x: float
+    z: float
+    heading: float
 
-    def beside(self, right: float, ahead: float, heading: float) -> _Place:
-        """The point that lies so many metres to the right and ahead of someone with this heading."""
-        x = self.x + right * np.cos(heading) + ahead * np.sin(heading)
-        return _Place(
-            self.when, float(x), float(self.z - right * np.sin(heading) + ahead * np.cos(heading)), self.bearing
-        )
+    def beside(self, right: float, ahead: float, turn: float = 0.0) -> _Place:
+        """The point that lies so many metres to the right and ahead, as someone sees it after a turn to the right."""
+        heading = self.heading + turn
+        cos, sin = float(np.cos(heading)), float(np.sin(heading))
+        return _Place(self.when, self.x + right * cos + ahead * sin, self.z - right * sin + ahead * cos, heading)
 
 
 def _draw_place(street: Street) -> _Place:
-    """A point in sight; its distance is log-uniform."""
+    """A point in sight, at a log-uniform distance; across the picture, to the camera or away from it, or anyhow."""
     rng = street.rng
-    when, distance = rng.uniform(0, street.seconds), float(np.exp(rng.uniform(np.log(NEAREST), np.log(FURTHEST))))
+    when, distance = rng.uniform(0, street.seconds), np.exp(rng.uniform(np.log(NEAREST), np.log(FURTHEST)))
     camera = street.ego.at(np.array([when]))
     bearing = float(camera.yaw[0]) + rng.uniform(-ASIDE, ASIDE)
-    x, z = float(camera.x[0]) + distance * np.sin(bearing), float(camera.z[0]) + distance * np.cos(bearing)
-    return _Place(when, x, z, bearing)
-
-
-def _draw_heading(rng: np.random.Generator) -> Callable[[float], float]:
-    """How someone is turned, from the bearing: across the picture, to the camera or away from it, or anyhow."""
-    kind: Literal["across", "along", "any"] = rng.choice(["across", "along", "any"], p=[0.45, 0.25, 0.3])
-    if kind == "any":
-        turn = rng.uniform(0, 2 * np.pi)
-    else:
+    kind = rng.choice(["across", "along", "any"], p=[0.45, 0.25, 0.3])
+    turn = rng.uniform(0, 2 * np.pi)
+    if kind != "any":
         turn = rng.choice([0.0, np.pi]) + (np.pi / 2 if kind == "across" else 0.0) + rng.normal(0, 0.15)
-    return lambda bearing: bearing + float(turn)
+    x, z = camera.x[0] + distance * np.sin(bearing), camera.z[0] + distance * np.cos(bearing)
+    return _Place(when, float(x), float(z), float(bearing + turn))
 
 
-def _add_person(street: Street, motion: Motion, place: _Place, turned: Callable[[float], float]) -> None:
-    rng, heading = street.rng, turned(place.bearing)
+def _path(rng: np.random.Generator, body: Body, motion: Motion, place: _Place, speed: float) -> Path:
+    """The way of someone who is at a place at its moment; without speed it stays there and sways."""
+    when, x, z, heading = place
+    if speed == 0:
+        return Swaying(x, z, float(rng.uniform(0.25, 0.9)), float(rng.uniform(0, 2 * np.pi)), heading)
+    way, stride = speed * when, stride_of(body, speed, motion)
+    return Straight(x - way * float(np.sin(heading)), z - way * float(np.cos(heading)), heading, speed, stride)
+
+
+def _add_person(street: Street, motion: Motion) -> None:
+    rng = street.rng
     body = make_person(rng, street.split, motion)
     speed = {"walk": rng.uniform(0.6, 1.9), "run": rng.uniform(2.2, 4.5)}.get(motion, 0.0)
-    if street.add(body, _pass_through(rng, body, motion, place, heading, speed)) and motion == "sit":
-        seat, at = make_seat(rng, body.height), place.beside(0.0, -0.12, heading)
-        street.add_scenery(seat, at.x, at.z)
-
-
-def _pass_through(
-    rng: np.random.Generator, body: Body, motion: Motion, place: _Place, heading: float, speed: float
-) -> Path:
-    """The way of someone who is at a place at its moment; without speed it stays there and sways."""
-    if speed == 0:
-        return Swaying(place.x, place.z, float(rng.uniform(0.25, 0.9)), float(rng.uniform(0, 2 * np.pi)), heading)
-    x, z = place.x - speed * place.when * np.sin(heading), place.z - speed * place.when * np.cos(heading)
-    return Straight(float(x), float(z), heading, speed, stride_of(body, speed, motion))
+    for _ in range(_TRIES):
+        place = _draw_place(street)
+        if street.add(body, _path(rng, body, motion, place, speed)):
+            if motion == "sit":
+                behind = place.beside(0.0, -0.12)
+                street.add_scenery(make_seat(rng, body.height), behind.x, behind.z)
+            return
 
 
 def _add_group(street: Street) -> None:
     """Two to four people who walk side by side, or stand and talk."""
     rng, place = street.rng, _draw_place(street)
-    count, heading, walks = int(rng.integers(2, 5)), _draw_heading(rng)(place.bearing), rng.random() < 0.6
-    speed, apart = rng.uniform(0.7, 1.5), rng.uniform(0.75, 0.95)
+    count, speed, apart = int(rng.integers(2, 5)), float(rng.uniform(0.7, 1.5)), rng.uniform(0.75, 0.95)
+    motion: Motion = "walk" if rng.random() < 0.6 else "stand"
     for number in range(count):
-        motion: Motion = "walk" if walks else "stand"
         body = make_person(rng, street.split, motion)
-        if walks:
-            at, turned = place.beside(apart * number, rng.normal(0, 0.2), heading), heading
+        if motion == "walk":
+            street.add(body, _path(rng, body, motion, place.beside(apart * number, rng.normal(0, 0.2)), speed))
         else:  # in a circle, facing its middle
-            turned = heading + 2 * np.pi * number / count
-            at = place.beside(0.0, -0.35 - 0.15 * count, turned)
-        street.add(body, _pass_through(rng, body, motion, at, turned, speed if walks else 0.0))
+            at = place.beside(0.0, -0.35 - 0.15 * count, 2 * np.pi * number / count)
+            street.add(body, _path(rng, body, motion, at, 0.0))
 
 
 def make_seat(rng: np.random.Generator, height: float) -> Body:

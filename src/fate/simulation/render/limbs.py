@@ -93,7 +93,8 @@ def turn_cards(vectors: Float64, angle: Float64, seen: Float64, drawn: Float64, 
     cos, sin = np.cos(seen), np.sin(seen)
     cos_squared, sin_squared = cos * cos, sin * sin
     least = (_MIN_AREA - sin_squared) / np.maximum(cos_squared, 1e-6)
-    upright, leaning = np.maximum(np.cos(angle), least), sin * np.sin(angle)
+    upright = np.maximum(np.cos(angle), least)
+    leaning = sin * np.copysign(np.sqrt(1 - upright * upright), angle)
     wider = np.hypot(spread[:, 0] * cos, spread[:, 1] * sin)
     wider /= np.hypot(spread[:, 0] * np.cos(drawn), spread[:, 1] * np.sin(drawn))
     right, down = vectors[:, None, :, 0] * wider, vectors[:, None, :, 1]
