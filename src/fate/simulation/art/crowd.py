@@ -18,6 +18,8 @@ from fate.simulation.art.skeleton import Motion
 
 #: Metres from the camera to the nearest and to the furthest people.
 NEAREST, FURTHEST = 1.2, 30.0
+#: For a camera at rest, someone who stays in place further away than this gives next to no events, metres.
+NEAR_ENOUGH = 7.0
 #: People are within this angle from the middle of the picture, rad.
 ASIDE = 0.6
 _SHARES: dict[Motion, float] = {"walk": 0.5, "run": 0.12, "stand": 0.22, "sit": 0.1, "crouch": 0.06}
@@ -32,6 +34,7 @@ class Street(Protocol):
     split: Split
     ego: Ego
     seconds: float
+    at_rest: bool
 
     def add(self, body: Body, path: Path, mirror: float = 1.0, labelled: bool = True) -> bool:
         """Add someone; False if it would pass through another one."""
@@ -70,10 +73,10 @@ class _Place(NamedTuple):
         return _Place(self.when, self.x + right * cos + ahead * sin, self.z - right * sin + ahead * cos, heading)
 
 
-def _draw_place(street: Street) -> _Place:
+def _draw_place(street: Street, stays: bool) -> _Place:
     """A point in sight, at a log-uniform distance; across the picture, to the camera or away from it, or anyhow."""
-    rng = street.rng
-    when, distance = rng.uniform(0, street.seconds), np.exp(rng.uniform(np.log(NEAREST), np.log(FURTHEST)))
+    rng, furthest = street.rng, NEAR_ENOUGH if stays and street.at_rest else FURTHEST
+    when, distance = rng.uniform(0, street.seconds), np.exp(rng.uniform(np.log(NEAREST), np.log(furthest)))
     camera = street.ego.at(np.array([when]))
     bearing = float(camera.yaw[0]) + rng.uniform(-ASIDE, ASIDE)
     kind = rng.choice(["across", "along", "any"], p=[0.45, 0.25, 0.3])
@@ -98,7 +101,7 @@ def _add_person(street: Street, motion: Motion) -> None:
     body = make_person(rng, street.split, motion)
     speed = {"walk": rng.uniform(0.6, 1.9), "run": rng.uniform(2.2, 4.5)}.get(motion, 0.0)
     for _ in range(_TRIES):
-        place = _draw_place(street)
+        place = _draw_place(street, stays=speed == 0)
         if street.add(body, _path(rng, body, motion, place, speed)):
             if motion == "sit":
                 behind = place.beside(0.0, -0.12)
@@ -108,9 +111,10 @@ def _add_person(street: Street, motion: Motion) -> None:
 
 def _add_group(street: Street) -> None:
     """Two to four people who walk side by side, or stand and talk."""
-    rng, place = street.rng, _draw_place(street)
-    count, speed, apart = int(rng.integers(2, 5)), float(rng.uniform(0.7, 1.5)), rng.uniform(0.75, 0.95)
+    rng = street.rng
     motion: Motion = "walk" if rng.random() < 0.6 else "stand"
+    place = _draw_place(street, stays=motion == "stand")
+    count, speed, apart = int(rng.integers(2, 5)), float(rng.uniform(0.7, 1.5)), rng.uniform(0.75, 0.95)
     for number in range(count):
         body = make_person(rng, street.split, motion)
         if motion == "walk":
