@@ -56,12 +56,12 @@ def picture(builder: SurfaceBuilder, t_us: int) -> NDArray[np.float32]:
     return image
 
 
-def box_of(builder: SurfaceBuilder, t_us: int) -> Floats:
+def box_of(builder: SurfaceBuilder, t_us: int, min_share: float = 0.0, large: float = np.inf) -> Floats:
     surfaces = builder.surfaces(t_us // 100_000 * 100_000, 11)
     boxes, shares = np.zeros((1, 1, 4)), np.zeros((1, 1))
     times, owners = np.array([float(t_us % 100_000)]), np.zeros(1, np.int32)
     outlines = Outlines.build(builder.textures)
-    find_boxes(surfaces, builder.atlas, outlines, times, 240, 304, 0.0, 0.0, owners, boxes, shares)
+    find_boxes(surfaces, builder.atlas, outlines, times, 240, 304, min_share, 0.0, large, owners, boxes, shares)
     return boxes[0, 0]
 
 
@@ -248,6 +248,17 @@ def test_the_box_fits_what_is_drawn(motion: Motion) -> None:
             rows, columns = np.flatnonzero(covered.any(axis=1)), np.flatnonzero(covered.any(axis=0))
             drawn = [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
             np.testing.assert_allclose(box_of(builder, t_us), drawn, atol=2.5)
+
+
+def test_a_person_that_fills_the_picture_has_a_box_though_most_of_it_lies_outside() -> None:
+    body = white(make_person(np.random.default_rng(0), "train", "stand"))
+    near = SurfaceBuilder(
+        PINHOLE._replace(focal=1200.0), standing_camera(), builder_of(body, Straight(0, 1.5)).actors, EVEN, 1.2
+    )
+    assert not box_of(near, 0, min_share=0.3).any()
+    x1, y1, x2, y2 = box_of(near, 0, min_share=0.3, large=0.15)
+    assert (y1, y2) == (0, 240)
+    assert x2 - x1 > 150
 
 
 def test_a_change_of_view_hardly_changes_the_box() -> None:

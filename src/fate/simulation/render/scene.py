@@ -32,6 +32,8 @@ from fate.simulation.writing.request import Request, check_switch
 STRETCH_US = 100_000
 #: An object of which less than this share can be seen has no box.
 MIN_VISIBLE = 0.30
+#: An object whose box fills this share of the picture is seen, however much of it lies outside.
+LARGE = 0.15
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,8 @@ class Scene:
         boxes, visible = np.zeros((len(times_us), len(owners), 4)), np.zeros((len(times_us), len(owners)))
         since, smallest = (times_us - start_us).astype(np.float64), self.profile.min_diagonal
         limits = (*self.sensor, MIN_VISIBLE, smallest)
-        find_boxes(surfaces, self.atlas, self._world[1], since, *limits, owners, boxes, visible)
+        large = np.inf if self.profile.name in ("gen1", "1mpx") else LARGE  # boxes of these two stay as they are
+        find_boxes(surfaces, self.atlas, self._world[1], since, *limits, large, owners, boxes, visible)
         diagonal = np.hypot(boxes[..., 2] - boxes[..., 0], boxes[..., 3] - boxes[..., 1])
         keep = (visible >= MIN_VISIBLE) & (diagonal >= smallest)
         seen = owners[np.nonzero(keep)[1]]
