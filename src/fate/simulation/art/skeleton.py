@@ -3,7 +3,7 @@
 All bones turn about the axis from left to right, so the angle of a bone in space is the sum of the angles along its
 chain. An angle is positive where the lower end of a hanging limb moves forward; of the trunk, where it leans back. Each
 joint follows a short Fourier series of the gait phase, made from its angles at a few moments of a cycle. A cycle begins
-when the right heel meets the ground.
+when the right heel meets the ground. The body also sways over the foot that carries it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class Skeleton:
     joints: Float64  #: [N, 3] at rest (upright, arms hanging), from the ground under the hips
     soles: tuple[float, float]  #: forward position of heel and toes at rest
     angles: Float64  #: [N, 2 · HARMONICS + 1] rad: mean, cosines, sines
-    flight: float = 0.0  #: metres above the ground between two steps of a run
-    phase: float = 0.0  #: rad, ahead of the gait phase of the path
+    flight: float  #: metres above the ground between two steps of a run
+    sway: float  #: metres by which the body moves to the right, over the right foot, and to the left
+    phase: float  #: rad, ahead of the gait phase of the path
 
 
 #: Of each motion and joint: degrees at evenly spaced moments of a cycle, for the right side; one number: it is held.
@@ -77,6 +78,7 @@ _CYCLES: dict[Motion, dict[str, tuple[float, ...]]] = {
     },
 }  # fmt: skip
 _FLIGHT = {"run": 0.06}  # of the height
+_SWAY = 0.007, 0.02  # of the height
 _TAIL = 0.55  # share of the thigh's motion that a skirt follows
 _SHAKEN = 0.15  # spread of the amplitude of a joint between people
 
@@ -99,7 +101,8 @@ def make_skeleton(
         series[1:] *= own[limb] * (gesture if side == "right" and limb in ("upper_arm", "forearm") else 1.0)
         angles[index] = series * (_TAIL if name == "tail" and motion not in ("sit", "crouch") else 1.0)
         at_rest[index] = joints[limb] * (-1.0 if side == "left" else 1.0, 1.0, 1.0)
-    return Skeleton(at_rest, soles, angles, _FLIGHT.get(motion, 0.0) * height, float(rng.uniform(0, 2 * np.pi)))
+    flight, sway = _FLIGHT.get(motion, 0.0) * height, float(rng.uniform(*_SWAY)) * height
+    return Skeleton(at_rest, soles, angles, flight, sway, float(rng.uniform(0, 2 * np.pi)))
 
 
 def fourier(values: Sequence[float]) -> Float64:

@@ -22,6 +22,8 @@ CHOICE_US = 100_000
 KEEP = 0.8
 #: No card is squeezed to less than this share of its area by foreshortening.
 _MIN_AREA = 0.3
+#: Gait phase when the right foot carries the body, rad.
+_ON_RIGHT_FOOT = 0.3 * 2 * np.pi
 #: Gait phase in the middle of a runner's flight, rad.
 _IN_FLIGHT = 0.44 * 2 * np.pi
 
@@ -33,6 +35,7 @@ class Bones(NamedTuple):
     soles: Float64  # [P, 2]
     angles: Float64  # [P, N, 2 · HARMONICS + 1]
     flight: Float64  # [P]
+    sway: Float64  # [P]
     phase: Float64  # [P]
 
     @staticmethod
@@ -58,7 +61,8 @@ def pose_bones(bones: Bones, gait: Float64, seen: Float64) -> PosedBones:
     order = phase[..., None] * np.arange(1, HARMONICS + 1)
     basis = np.concatenate([np.ones_like(order[..., :1]), np.cos(order), np.sin(order)], axis=-1)
     angle = np.einsum("rph,pnh->rpn", basis, bones.angles)
-    right = np.broadcast_to(bones.joints[..., 0], angle.shape)
+    above = np.clip(bones.joints[..., 1] / bones.joints[:, :1, 1], 0.0, 1.0)  # the hips and all above them sway alike
+    right = bones.joints[..., 0] + above * (bones.sway * np.cos(phase - _ON_RIGHT_FOOT))[..., None]
     down, forward = (np.broadcast_to(bones.joints[..., axis], angle.shape).copy() for axis in (1, 2))
     for bone, parent in enumerate(PARENT_INDEX):
         if parent >= 0:
