@@ -23,7 +23,7 @@ NEAR_ENOUGH = 7.0
 #: People are within this angle from the middle of the picture, rad.
 ASIDE = 0.6
 _SHARES: dict[Motion, float] = {"walk": 0.5, "run": 0.12, "stand": 0.22, "sit": 0.1, "crouch": 0.06}
-_TRIES = 4  # places where someone is tried to be put
+_TRIES = 4  # attempts to find a free spot for someone
 _SEAT = 0.255  # height of a seat, of a person's height
 
 
@@ -58,7 +58,7 @@ def stride_of(body: Body, speed: float, motion: Motion) -> float:
     return body.height * (0.6 + 0.3 * speed if motion == "run" else 0.55 + 0.2 * speed)
 
 
-class _Place(NamedTuple):
+class _Spot(NamedTuple):
     """A point that the camera sees at a moment, and the heading of someone there."""
 
     when: float  # seconds
@@ -66,14 +66,14 @@ class _Place(NamedTuple):
     z: float
     heading: float
 
-    def beside(self, right: float, ahead: float, turn: float = 0.0) -> _Place:
+    def beside(self, right: float, ahead: float, turn: float = 0.0) -> _Spot:
         """The point that lies so many metres to the right and ahead, as someone sees it after a turn to the right."""
         heading = self.heading + turn
         cos, sin = float(np.cos(heading)), float(np.sin(heading))
-        return _Place(self.when, self.x + right * cos + ahead * sin, self.z - right * sin + ahead * cos, heading)
+        return _Spot(self.when, self.x + right * cos + ahead * sin, self.z - right * sin + ahead * cos, heading)
 
 
-def _draw_place(street: Street, stays: bool) -> _Place:
+def _draw_spot(street: Street, stays: bool) -> _Spot:
     """A point in sight, at a log-uniform distance; across the picture, to the camera or away from it, or anyhow."""
     rng, furthest = street.rng, NEAR_ENOUGH if stays and street.at_rest else FURTHEST
     when, distance = rng.uniform(0, street.seconds), np.exp(rng.uniform(np.log(NEAREST), np.log(furthest)))
@@ -84,12 +84,12 @@ def _draw_place(street: Street, stays: bool) -> _Place:
     if kind != "any":
         turn = rng.choice([0.0, np.pi]) + (np.pi / 2 if kind == "across" else 0.0) + rng.normal(0, 0.15)
     x, z = camera.x[0] + distance * np.sin(bearing), camera.z[0] + distance * np.cos(bearing)
-    return _Place(when, float(x), float(z), float(bearing + turn))
+    return _Spot(when, float(x), float(z), float(bearing + turn))
 
 
-def _path(rng: np.random.Generator, body: Body, motion: Motion, place: _Place, speed: float) -> Path:
-    """The way of someone who is at a place at its moment; without speed it stays there and sways."""
-    when, x, z, heading = place
+def _path(rng: np.random.Generator, body: Body, motion: Motion, spot: _Spot, speed: float) -> Path:
+    """The way of someone who is at a spot at its moment; without speed it stays there and sways."""
+    when, x, z, heading = spot
     if speed == 0:
         return Swaying(x, z, float(rng.uniform(0.25, 0.9)), float(rng.uniform(0, 2 * np.pi)), heading)
     way, stride = speed * when, stride_of(body, speed, motion)
@@ -101,10 +101,10 @@ def _add_person(street: Street, motion: Motion) -> None:
     body = make_person(rng, street.split, motion)
     speed = {"walk": rng.uniform(0.6, 1.9), "run": rng.uniform(2.2, 4.5)}.get(motion, 0.0)
     for _ in range(_TRIES):
-        place = _draw_place(street, stays=speed == 0)
-        if street.add(body, _path(rng, body, motion, place, speed)):
+        spot = _draw_spot(street, stays=speed == 0)
+        if street.add(body, _path(rng, body, motion, spot, speed)):
             if motion == "sit":
-                behind = place.beside(0.0, -0.12)
+                behind = spot.beside(0.0, -0.12)
                 street.add_scenery(make_seat(rng, body.height), behind.x, behind.z)
             return
 
@@ -113,14 +113,14 @@ def _add_group(street: Street) -> None:
     """Two to four people who walk side by side, or stand and talk."""
     rng = street.rng
     motion: Motion = "walk" if rng.random() < 0.6 else "stand"
-    place = _draw_place(street, stays=motion == "stand")
+    spot = _draw_spot(street, stays=motion == "stand")
     count, speed, apart = int(rng.integers(2, 5)), float(rng.uniform(0.7, 1.5)), rng.uniform(0.75, 0.95)
     for number in range(count):
         body = make_person(rng, street.split, motion)
         if motion == "walk":
-            street.add(body, _path(rng, body, motion, place.beside(apart * number, rng.normal(0, 0.2)), speed))
+            street.add(body, _path(rng, body, motion, spot.beside(apart * number, rng.normal(0, 0.2)), speed))
         else:  # in a circle, facing its middle
-            at = place.beside(0.0, -0.35 - 0.15 * count, 2 * np.pi * number / count)
+            at = spot.beside(0.0, -0.35 - 0.15 * count, 2 * np.pi * number / count)
             street.add(body, _path(rng, body, motion, at, 0.0))
 
 

@@ -132,8 +132,9 @@ class _Dressed(NamedTuple):
         hair, load = self.long_hair(view), self.load(view)
         legs += self.tails(view)
         middle = [self.part("trunk", "right", view), self.part("head", "right", view), *self.brim(view)]
-        behind = hair + load if ahead else [] if not sideways or view in (1, 7) else load
-        before = [panel for panel in (*load, *hair) if panel not in behind]
+        load_behind = view in ((2, 3, 4, 5, 6) if self.outfit.load == "backpack" else (5, 6, 7))
+        behind = (hair if ahead else []) + (load if load_behind else [])
+        before = ([] if load_behind else load) + ([] if ahead else hair)
         body = [*middle[:1], *legs, *middle[1:]] if seated and ahead else [*legs, *middle]
         hidden, shown = (arms[far], arms[near]) if sideways else ([], arms[far] + arms[near])
         return [*behind, *hidden, *body, *before, *shown]
@@ -192,10 +193,10 @@ class _Dressed(NamedTuple):
 
     def brim(self, view: int) -> list[Panel]:
         """The brim of a cap; from behind there is none to see."""
-        left, top, right, _ = self.anatomy.pictures["head", "right"][view].window
-        canvas = clothes.draw_brim(self.outfit, view, 0.42 * (right - left))
         if not self.outfit.hat:
             return []
+        left, top, right, _ = self.anatomy.pictures["head", "right"][view].window
+        canvas = clothes.draw_brim(self.outfit, view, 0.42 * (right - left))
         if view == 0:
             canvas = Canvas(canvas.window, 2, 2)
         return [_hang(canvas, "head", ((left + right) / 2, 0.68 * top))]

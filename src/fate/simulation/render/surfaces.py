@@ -338,15 +338,15 @@ class SurfaceBuilder:
 
         Each belongs to the actor ``which`` [K] of the ``chosen`` ones, whose gait and direction are [R, I].
         """
-        people, place = np.unique(which, return_inverse=True)
+        people, person = np.unique(which, return_inverse=True)
         persons = self._person[self._body[chosen[people]]]
         bones = Bones(*(field[persons] for field in self._bones))
         posed = pose_bones(bones, gait[:, people], seen[:, people])
         data, bone = self._panels, self._panels.bone[panel]
         cards = np.stack([part[panel] for part in (data.origin, data.across, data.down)])
-        angle, drawn, spread = posed.angle[:, place, bone], data.drawn[panel], data.spread[panel]
+        angle, drawn, spread = posed.angle[:, person, bone], data.drawn[panel], data.spread[panel]
         corner, across, down = turn_cards(cards, angle, seen[:, which], drawn, spread)
-        return corner + posed.joints[:, place, bone], across, down
+        return corner + posed.joints[:, person, bone], across, down
 
     def _order(self, posed: _Posed, middle: int) -> Int64:
         """Panels nearest first: by layer, by actor, and within an actor as its body lists them, last on top."""
