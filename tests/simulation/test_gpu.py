@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
+from fate.simulation.art.actors import Actor, Straight
+from fate.simulation.art.people import make_person
 from fate.simulation.camera.camera_model import CameraModel, camera_preset
 from fate.simulation.camera.noise import BackgroundNoise
 from fate.simulation.camera.pixels_cpu import PixelState, adapted_pixels, advance_tiles, shared_circuit
 from fate.simulation.camera.random_sensor import draw_sensor
 from fate.simulation.camera.recorder import record, record_many
 from fate.simulation.render.scene import STRETCH_US, Scene
+from fate.simulation.render.surfaces import SurfaceBuilder
 from fate.simulation.render.tiles import schedule_tiles
 from tests.simulation.negative_scene import NegativeScene
 
@@ -235,6 +238,18 @@ def turns(what: NDArray[Any], when: NDArray[Any]) -> dict[tuple[int, int], int]:
     return dict(zip(zip(what.tolist(), turn.tolist(), strict=True), when.tolist(), strict=True))
 
 
+def with_people(scene: Scene) -> Scene:
+    """The same scene, and people who run across the picture close to the camera."""
+    old, rng = scene.builder, np.random.default_rng(0)
+    camera = old.ego.at(np.zeros(1))
+    people = [make_person(rng, "train", "run") for _ in range(3)]
+    paths = [Straight(float(camera.x[0]) - 1.0, float(camera.z[0]) + away, 1.5, 3.0, 2.0) for away in (3.0, 6.0, 9.0)]
+    actors = [*old.actors, *map(Actor, people, paths)]
+    builder = SurfaceBuilder(old.pinhole, old.ego, actors, old.lighting, old.height)
+    scene.__dict__["_world"] = (builder, *scene._world[1:])
+    return scene
+
+
 @needs_gpu
 @pytest.mark.parametrize(
     "make",
@@ -242,10 +257,11 @@ def turns(what: NDArray[Any], when: NDArray[Any]) -> dict[tuple[int, int], int]:
 )
 @pytest.mark.parametrize("exposure", [(), ((0.0, 1.0), (0.03, 1.0), (0.07, 0.4))])
 @pytest.mark.parametrize("room", [1 << 22, 100])
+@pytest.mark.parametrize("people", [False, True])
 def test_pixels_on_a_gpu_agree_with_the_cpu(
-    make: Callable[[], Scene], exposure: tuple[tuple[float, float], ...], room: int
+    make: Callable[[], Scene], exposure: tuple[tuple[float, float], ...], room: int, people: bool
 ) -> None:
-    scene = make()
+    scene = with_people(make()) if people else make()
     scene.builder.lighting = replace(scene.builder.lighting, exposure=exposure)
     surfaces, atlas = scene.surfaces(0), scene.atlas
     schedule = schedule_tiles(surfaces, atlas, *scene.sensor)

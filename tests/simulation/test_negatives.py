@@ -190,7 +190,7 @@ def test_a_sway_keeps_to_its_reach() -> None:
 def test_a_camera_in_a_hand_stands_shakes_or_walks() -> None:
     still, shaken, walking = hold(rng(), 60), hold(rng(), 60, 0.1), hold(rng(), 60, 0.02, walk=1.5)
     seconds = np.linspace(0, 60, 3001)
-    assert all(np.ptp(part) == 0 for part in still.at(seconds))
+    assert all(np.ptp(part) == 0 for part in still.at(seconds) if part is not None)
     assert 0.03 < np.std(shaken.at(seconds).yaw) < 0.2
     assert np.abs(shaken.at(seconds).z).max() < 1
     assert walking.at(seconds).z[[0, 1000]] == pytest.approx([0, 30], abs=0.5)

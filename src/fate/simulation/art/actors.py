@@ -114,7 +114,7 @@ class Following:
 
 @dataclass(frozen=True)
 class Swaying:
-    """Something planted whose swinging panels sway to and fro, or a wiper that sweeps."""
+    """Something planted whose swinging panels sway to and fro, a wiper that sweeps, or a person who stays in place."""
 
     x: float
     z: float
@@ -177,7 +177,7 @@ class Actor(NamedTuple):
     path: Path
     layer: Layer = Layer.STANDING
     owner: int = -1  #: the labelled object it is; -1: scenery
-    mirror: float = 1.0  #: -1 turns a billboard's left to its right
+    mirror: float = 1.0  #: -1 turns a billboard's left to its right, unless it has bones
     reach: float = 0.0  #: metres from its origin to its far end: walls beside the street are sorted by that end
 
 

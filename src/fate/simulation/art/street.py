@@ -32,6 +32,7 @@ from fate.simulation.art.actors import (
 )
 from fate.simulation.art.cars import CARS, make_car
 from fate.simulation.art.catalogue import Split
+from fate.simulation.art.crowd import add_people
 from fate.simulation.art.daylight import draw_lighting, make_lighting
 from fate.simulation.art.dressing import clear_of, dress, light_lamps, surround
 from fate.simulation.art.large_vehicles import make_large_vehicle
@@ -39,6 +40,7 @@ from fate.simulation.art.layout import LANE, StreetLayout, make_layout
 from fate.simulation.art.mounts import MIDDLE, mount_beside, mount_on_car
 from fate.simulation.art.panels import Body, Panel, Texture, vector
 from fate.simulation.art.pedestrians import PEDESTRIANS, make_pedestrian
+from fate.simulation.art.people import make_person
 from fate.simulation.art.roadside import lay_on_ground, make_shadow
 from fate.simulation.art.two_wheelers import TWO_WHEELERS, make_two_wheeler
 from fate.simulation.art.variety import Variety
@@ -78,6 +80,7 @@ class StreetBuilder:
         self.people = [make_pedestrian(rng, PEDESTRIANS.choose(rng, split)) for _ in range(8)]
         self.two_wheelers = [make_two_wheeler(rng, TWO_WHEELERS.choose(rng, split), night=night) for _ in range(4)]
         if variety is not None:  # nobody would call a truck a car
+            self.people = [make_person(rng, split, "walk") for _ in range(8)]
             self.cars = [replace(car, kind="scenery") if car.name == "box-truck" else car for car in self.cars]
             self.cars += [make_large_vehicle(rng, night) for _ in range(round(10 * variety.large_vehicles))]
         self.shadows = {id(body): make_shadow(body) for body in (*self.cars, *self.people, *self.two_wheelers)}
@@ -102,6 +105,8 @@ class StreetBuilder:
             return False
         labelled = labelled and body.kind != "scenery"
         self.actors.append(Actor(body, path, owner=len(self.objects) if labelled else -1, mirror=mirror))
+        if id(body) not in self.shadows:
+            self.shadows[id(body)] = make_shadow(body)
         self.actors.append(Actor(self.shadows[id(body)], path, Layer.SHADOW))
         if labelled:
             self.objects.append(body)
@@ -187,6 +192,7 @@ def make_street(
     if not empty:
         if variety is not None:
             _add_crowd(builder, layout, variety.crowding)
+            add_people(builder, variety.people)
         _add_road_users(builder, layout, two_wheelers)
     _add_ground(builder, layout)
     _add_roadside(builder, layout, sunny=lighting.sun > 0.3)

@@ -75,6 +75,7 @@ class Variety:
     drops: int  #: on the windscreen
     crowding: float  #: how close and how dense other cars are
     large_vehicles: float  #: share of lorries and buses in the traffic; they have no box
+    people: float  #: about how many people are near the camera, besides those on the pavements
 
 
 def draw_variety(rng: np.random.Generator) -> Variety:
@@ -114,6 +115,7 @@ def draw_variety(rng: np.random.Generator) -> Variety:
         drops=int(rng.integers(10, 60)) if behind_glass and weather == "rain" else 0,
         crowding=float(rng.uniform(0, 1)),
         large_vehicles=float(0.25 * amount[1]),
+        people=float(min(rng.exponential(2.0 if on_car else 4.0), 12.0)),
     )
 
 

@@ -34,6 +34,8 @@ from fate.simulation.writing.request import Request, check_switch
 STRETCH_US = 100_000
 #: An object of which less than this share can be seen has no box.
 MIN_VISIBLE = 0.30
+#: An object whose box fills this share of the picture is seen, however much of it lies outside.
+LARGE = 0.15
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,8 @@ class Scene:
         if self.random_sensor is not None:
             smallest *= self.random_sensor.divisor
         limits = (*self.sensor, MIN_VISIBLE, smallest)
-        find_boxes(surfaces, self.atlas, self._world[1], since, *limits, owners, boxes, visible)
+        large = np.inf if self.profile.name in ("gen1", "1mpx") else LARGE  # boxes of these two stay as they are
+        find_boxes(surfaces, self.atlas, self._world[1], since, *limits, large, owners, boxes, visible)
         diagonal = np.hypot(boxes[..., 2] - boxes[..., 0], boxes[..., 3] - boxes[..., 1])
         keep = (visible >= MIN_VISIBLE) & (diagonal >= smallest)
         seen = owners[np.nonzero(keep)[1]]

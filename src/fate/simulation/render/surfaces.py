@@ -25,6 +25,7 @@ from fate.compiled import compiled
 from fate.simulation.arrays import Float32, Float64, Int32, Int64
 from fate.simulation.art.actors import REACH, Actor, CameraPose, Ego, Layer, Lighting, Pose, Straight
 from fate.simulation.art.panels import Swing, Texture, summed_area
+from fate.simulation.render.limbs import Bones, Views, pose_bones, turn_cards
 
 #: Distance between knots, µs.
 KNOT_US = 10_000
@@ -164,6 +165,9 @@ class _Panels(NamedTuple):
     turns: NDArray[np.bool_]
     texture: Int32  # index into the atlas
     outward: NDArray[np.bool_]
+    bone: Int64  # of the body's skeleton; -1: none
+    spread: Float64  # [K, 2]
+    drawn: Float64  # the direction it was drawn for, rad
 
 
 class _Posed(NamedTuple):
@@ -194,13 +198,24 @@ class SurfaceBuilder:
         columns += [np.array([getattr(swing, name) for swing in swings]) for name in _Panels._fields[6:10]]
         columns.append(np.array([position[id(panel.texture)] for panel in panels], np.int32))
         columns.append(np.array([panel.faces == "outward" for panel in panels]))
+        columns.append(np.array([-1 if panel.bone is None else panel.bone for panel in panels]))
+        columns.append(np.array([panel.spread for panel in panels]))
+        turns = [
+            np.repeat(np.arange(body.views) / body.views, len(body.panels) // body.views) for body in bodies.values()
+        ]
+        columns.append(2 * np.pi * np.concatenate(turns))
         self._panels = _Panels(*columns)
-        self._count = np.array([len(body.panels) for body in bodies.values()])
+        sizes = np.array([len(body.panels) for body in bodies.values()])
+        self._count, self._first = sizes // [body.views for body in bodies.values()], np.cumsum(sizes) - sizes
+        skeletons = {number[key]: body.skeleton for key, body in bodies.items() if body.skeleton}
+        self._bones, self._person = Bones.stack(tuple(skeletons.values())), np.full(len(bodies), -1)
+        self._person[list(skeletons)] = np.arange(len(skeletons))
+        self._views = Views(self.actors, ego)
         self._body = np.array([number[id(actor.body)] for actor in self.actors])
         self._facing = np.array([actor.body.facing for actor in self.actors])
         self._layer = np.array([actor.layer for actor in self.actors], np.int64)
         self._owner = np.array([actor.owner for actor in self.actors], np.int32)
-        self._mirror = np.array([actor.mirror for actor in self.actors])
+        self._mirror = np.array([1.0 if actor.body.skeleton else actor.mirror for actor in self.actors])
         self._reach = np.array([actor.reach for actor in self.actors])
         self._size = np.array([max(actor.body.length, actor.body.width) for actor in self.actors])
         paths = [actor.path for actor in self.actors]
@@ -219,8 +234,11 @@ class SurfaceBuilder:
         body = self._body[chosen]
         count = self._count[body]
         which = np.repeat(np.arange(len(chosen)), count)
-        ends, first = np.cumsum(count), np.cumsum(self._count) - self._count
-        panel = np.arange(ends[-1]) - np.repeat(ends - count - first[body], count)
+        first = self._first[body]
+        for index in np.flatnonzero(self._person[body] >= 0):
+            first[index] += count[index] * self._views.at(int(chosen[index]), start_us)
+        ends = np.cumsum(count)
+        panel = np.arange(ends[-1]) - np.repeat(ends - count - first, count)
         posed = _Posed(chosen, which, panel, self._poses(chosen, seconds, camera), camera)
         corner, across, down = self._in_camera(posed)
         maps, side = matrices(corner, across, down, self.pinhole)
@@ -303,6 +321,12 @@ class SurfaceBuilder:
             for number, vector in enumerate(vectors):
                 pivot = data.pivot[limbs] if number == 0 else np.zeros(3)
                 vector[:, swinging] = _turned(vector[:, swinging] - pivot, axis, angle) + pivot
+        carried = np.flatnonzero(data.bone[panel] >= 0)
+        if len(carried):
+            vectors = [vector.copy() for vector in vectors]
+            moved = self._carry(panel[carried], which[carried], chosen, gait, heading - bearing)
+            for vector, part in zip(vectors, moved, strict=True):
+                vector[:, carried] = part
         cos, sin = np.cos(turned)[:, which], np.sin(turned)[:, which]
         mirror = self._mirror[chosen][which]
         yaw, height = camera.yaw[:, None], self.height if camera.height is None else camera.height[:, None]
@@ -323,6 +347,23 @@ class SurfaceBuilder:
             results[0][:, before, 0] += x[:, which[before]]
             results[0][:, before, 1] += z[:, which[before]]
         return results[0], results[1], results[2]
+
+    def _carry(
+        self, panel: Int64, which: Int64, chosen: Int64, gait: Float64, seen: Float64
+    ) -> tuple[Float64, Float64, Float64]:
+        """Corner, across and down [R, K, 3] of panels that bones carry, in the frame of their bodies.
+
+        Each belongs to the actor ``which`` [K] of the ``chosen`` ones, whose gait and direction are [R, I].
+        """
+        people, person = np.unique(which, return_inverse=True)
+        persons = self._person[self._body[chosen[people]]]
+        bones = Bones(*(field[persons] for field in self._bones))
+        posed = pose_bones(bones, gait[:, people], seen[:, people])
+        data, bone = self._panels, self._panels.bone[panel]
+        cards = np.stack([part[panel] for part in (data.origin, data.across, data.down)])
+        angle, drawn, spread = posed.angle[:, person, bone], data.drawn[panel], data.spread[panel]
+        corner, across, down = turn_cards(cards, angle, seen[:, which], drawn, spread)
+        return corner + posed.joints[:, person, bone], across, down
 
     def _order(self, posed: _Posed, middle: int) -> Int64:
         """Panels nearest first: by layer, by actor, and within an actor as its body lists them, last on top."""
