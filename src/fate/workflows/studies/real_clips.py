@@ -17,6 +17,7 @@ from typing import Any
 
 from fate.boxes.labels import Labels
 from fate.data.class_maps import plain
+from fate.errors import FateError
 from fate.evaluation.protocols import Protocol
 from fate.evaluation.scores import Scores, evaluate_boxes
 from fate.inference.loading import bundled_weights, find_weights, load_detector
@@ -194,6 +195,8 @@ def measure_clip(name: str, detector: StreamingDetector, clip: Clip, hz: float) 
                 end_us = min(end_us, int(labelled.labelled_us[-1]) + clip.entry.label_tolerance_us)
             # weaker boxes suppress no stronger one: those above the default threshold are the same
             done = detect(recording, detector, hz, threshold=protocol.score_floor, start_us=start_us, end_us=end_us)
+        if not done.frames:
+            raise FateError(f"{events}: no window of the part has events; change start_s or end_s")
         found = replace(done.log.labels(), sensor=None)  # recordings of one clip may have several sensors
         predictions[key], starts_us[key] = found, start_us
         truth[key] = Labels.empty(found.labelled_us) if labelled is None else labelled
