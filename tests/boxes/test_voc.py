@@ -94,7 +94,7 @@ def test_other_documents_are_refused(tmp_path: Path, text: str, fault: str) -> N
 
 
 def test_the_time_is_needed_for_voc_and_refused_for_files_with_times(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="pass t_us="):
+    with pytest.raises(FormatError, match="labelled time as t_us"):
         read_labels(write(tmp_path, person()))
     write_labels(tmp_path / "a.npz", Labels.empty([3]))
     with pytest.raises(FormatError, match="times of its own"):

@@ -177,6 +177,8 @@ def test_boxes_of_a_class_that_the_detector_does_not_know_are_missed(tmp_path: P
         ({"classes": {"car": 3}}, "has boxes of class 0, which classes does not name"),
         ({"label_offset_us": 10**12}, "change label_offset_us"),
         ({"start_s": 3}, "change start_s or end_s"),
+        ({"skip_s": 0.5}, "change label_offset_us, skip_s, start_s or end_s"),
+        ({"label_offset_us": FIRST_US + 20_000}, "at 20 Hz, no labelled time lies within 15 ms of the end of a window"),
     ],
 )
 def test_a_wrong_entry_is_refused_with_the_file_and_the_clip(

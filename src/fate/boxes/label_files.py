@@ -144,7 +144,9 @@ def _decode(path: Path, sensor: tuple[int, int] | None, classes: Sequence[str] |
     chosen = recognise(data)
     if chosen == "voc":
         if t_us is None:
-            raise FormatError("is a Pascal VOC annotation, which has no time; pass t_us=, the labelled time in µs")
+            raise FormatError(
+                "is a Pascal VOC annotation, which has no time; give read_labels the labelled time as t_us"
+            )
         return voc.decode(data, t_us, classes)
     if t_us is not None:
         raise FormatError(f"has times of its own; t_us={t_us} was given; leave the argument out")

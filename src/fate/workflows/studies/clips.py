@@ -133,14 +133,15 @@ class Clip:
             )
         read = _rename(read, given.classes, labels)
         table = replace(read, t_us=clock.convert(read.t_us), labelled_us=clock.convert(read.labelled_us), sensor=None)
-        kept = table.between(start_us, end_us + 1)
+        start_us += round(given.skip_s * 1e6)
+        kept = table.between(start_us + 1, max(start_us, end_us) + 1)
         if not len(kept.labelled_us):
             times = (
                 f"from {table.labelled_us.min()} to {table.labelled_us.max()} µs" if len(table.labelled_us) else "none"
             )
             raise FateError(
-                f"{labels}: no labelled time lies in the events, which go from {start_us} to {end_us} µs; labelled"
-                f" times: {times}; change label_offset_us"
+                f"{labels}: no labelled time lies in the part that counts, from {start_us} to {end_us} µs; labelled"
+                f" times: {times}; change label_offset_us, skip_s, start_s or end_s"
             )
         return kept
 

@@ -180,4 +180,4 @@ def list_studies() -> str:
     for study in STUDIES.values():
         lines.append(f"{study.name}: {study.title}")
         lines += [f"  {row.name}: gen1/{row.config}, sim/{row.sim}" for row in study.rows]
-    return "\n".join([*lines, f"{REAL}: Detectors on clips of real cameras (--clips, --weights)"])
+    return "\n".join([*lines, f"{REAL}: Weights on clips of real cameras"])

@@ -18,8 +18,10 @@ from typing import Any
 from fate.boxes.labels import Labels
 from fate.data.class_maps import plain
 from fate.errors import FateError
+from fate.evaluation.labelled_frames import times_at_window_ends
 from fate.evaluation.protocols import Protocol
 from fate.evaluation.scores import Scores, evaluate_boxes
+from fate.events.window import window_us as hop_of
 from fate.inference.loading import bundled_weights, find_weights, load_detector
 from fate.inference.stream import StreamingDetector
 from fate.progress import Progress
@@ -203,8 +205,16 @@ def measure_clip(name: str, detector: StreamingDetector, clip: Clip, hz: float) 
         window_us = done.frames[-1].window.duration_us
     names = [*(each for table in truth.values() for each in table.classes or ()), *detector.classes]
     classes = {plain(each): each for each in names}
+    rules = protocol.at(hz, window_us)
+    tolerance_us = rules.time_tolerance_us()
+    pairs = [(truth[key].labelled_us, predictions[key].labelled_us) for key in truth]
+    if not any(len(times_at_window_ends(*pair, hop_of(hz), tolerance_us)[0]) for pair in pairs):
+        raise FateError(
+            f"at {hz:g} Hz, no labelled time lies within {tolerance_us / 1000:g} ms of the end of a window; give a"
+            " larger label_tolerance_us"
+        )
     scores = evaluate_boxes(
-        truth, predictions, protocol.at(hz, window_us), tuple(classes.values()),
+        truth, predictions, rules, tuple(classes.values()),
         threshold=detector.calibration.threshold, starts_us=starts_us,
     )  # fmt: skip
     return ClipScores(name, clip, hz, window_us, scores)
