@@ -44,6 +44,7 @@ def study(
             "--dataset": dataset, "--scale": scale, "--seeds": seeds != 1, "--seed": seed, "--row": row,
             "--devices": devices, "--slurm": slurm, "--jobs": jobs != 1, "--set": setting,
             "--score": score != "product", "--allow-missing": allow_missing, "--dry-run": dry_run,
+            "--workers": workers != 4,
         }  # fmt: skip
         _real(clips, weights or [], out, device, [option for option, given in others.items() if given])
         return

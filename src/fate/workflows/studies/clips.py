@@ -55,11 +55,12 @@ LABEL_TOLERANCE_US = 15_000
 #: Figures that may have a goal, and whether larger ones are better. AP50 and found are in percent.
 GOALS = {"AP50": True, "hits": True, "found": True, "false_boxes": False, "false_per_window": False}
 
-Seconds = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Limit = Annotated[float, Field(allow_inf_nan=False)]
 Names = int | str | list[int | str]
 
 
-class _Entry(ReadingKeys):
+class ClipKeys(ReadingKeys):
     """The keys of a clip."""
 
     name: Text | None = None
@@ -71,7 +72,7 @@ class _Entry(ReadingKeys):
     end_s: Seconds | None = None
     skip_s: Seconds = 0.0
     label_tolerance_us: Annotated[int, Field(ge=0)] = LABEL_TOLERANCE_US
-    goal: dict[str, float] = Field(default_factory=dict)
+    goal: dict[str, Limit] = Field(default_factory=dict)
     source: str = ""
     licence: str = ""
 
@@ -82,7 +83,7 @@ class Clip:
 
     list_file: Path  #: the YAML file, for errors
     name: str
-    entry: _Entry  #: the keys as they were given
+    entry: ClipKeys  #: the keys as they were given
     files: tuple[tuple[Path, Path | None], ...]  #: each recording with its labels; None if it shows nothing
 
     @property
@@ -172,7 +173,7 @@ def read_clips(path: str | os.PathLike[str]) -> list[Clip]:
 
 def _clip(given: object, number: int, source: Path) -> Clip:
     where = f"in clip {number}"
-    entry = parse_keys(_Entry, given, where)
+    entry = parse_keys(ClipKeys, given, where)
     where = f"in clip {number} ({entry.name})" if entry.name else where
     if (entry.labels is None) == (entry.shows is None):
         both = "both labels and shows: nothing stand" if entry.labels else "neither labels nor shows: nothing stands"
@@ -184,7 +185,10 @@ def _clip(given: object, number: int, source: Path) -> Clip:
     offset = entry.label_offset_us
     if isinstance(offset, str) and offset not in ("start", "end"):
         raise FateError(f"label_offset_us is {offset!r} {where}; expected whole microseconds, start or end")
-    Clock(entry.label_time_unit or "us", 0 if offset is None or isinstance(offset, str) else offset)  # refuses others
+    try:
+        Clock(entry.label_time_unit or "us", 0 if offset is None or isinstance(offset, str) else offset)
+    except FateError as error:
+        raise FateError(f"{error} ({where})") from error
     for figure in entry.goal:
         if figure not in GOALS:
             known = f"expected {', '.join(GOALS)}{suggest_name(figure, GOALS)}"
