@@ -32,9 +32,9 @@ def make_large_vehicle(rng: np.random.Generator, night: bool) -> Body:
         ends.append(Panel(_draw_end(width, height, paint, bus or front, front), corner, across, vector(0, height, 0)))
         lamp = Canvas((-half, 1.1, half, 0.8), 32, 6)
         lamp.pair(half - 0.45, 1.1, half - 0.1, 0.8, 0.85 if front else 0.3)
-        place = corner + vector(0, height - 1.1, 0.02 * turn)
+        position = corner + vector(0, height - 1.1, 0.02 * turn)
         glow = 1.0 if night else 0.0
-        ends.append(Panel(lamp.texture(), place, across, vector(0, 0.3, 0), emission=glow))
+        ends.append(Panel(lamp.texture(), position, across, vector(0, 0.3, 0), emission=glow))
     return Body("bus" if bus else "lorry", "scenery", (roof, *flanks, *ends), length, width, height)
 
 

@@ -176,7 +176,7 @@ def make_street(
     rng = np.random.default_rng([seed, 0x5CE7E])
     if variety is not None:
         lighting, night = draw_lighting(rng, variety, seconds), variety.light in ("dusk", "night")
-        ego, layout = _place_camera(rng, variety, seconds)
+        ego, layout = _mount_camera(rng, variety, seconds)
         at_rest = variety.mount != "car"
     elif at_rest:
         lighting, night = make_lighting(rng)
@@ -208,7 +208,7 @@ def make_street(
     return ego, builder, lighting
 
 
-def _place_camera(rng: np.random.Generator, variety: Variety, seconds: float) -> tuple[Ego, StreetLayout]:
+def _mount_camera(rng: np.random.Generator, variety: Variety, seconds: float) -> tuple[Ego, StreetLayout]:
     """The camera's way and the street around it; few cars park between the street and a camera beside it."""
     if variety.mount == "car":
         ego = mount_on_car(rng, variety, seconds)

@@ -72,7 +72,7 @@ def hands(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
 
 
 def make_head(rng: np.random.Generator) -> list[Panel]:
-    """A head with neck and shoulders, its centre at the origin: four pictures one behind the other."""
+    """A head with neck and shoulders, its centre at the origin: four pictures in layers."""
     skin, hair = float(rng.uniform(0.12, 0.55)), float(rng.choice([0.02, 0.05, 0.12, 0.3]))
     lamp, shirt = (rng.uniform(-1, 1), -0.5, 0.6), float(rng.uniform(0.03, 0.8))
     wide = rng.uniform(0.92, 1.1)

@@ -87,9 +87,9 @@ def room(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
         style = rng.choice(["table", "chair", "cupboard", "plant"], p=[0.35, 0.35, 0.15, 0.15])
         if style == "table":
             contents.add("table", make_table(rng, rng.uniform(1.0, 1.6)), (x, z))
-            for place in (-0.3, 0.3):
+            for offset in (-0.3, 0.3):
                 parts = make_monitor(rng, split, rng.uniform(0.35, 0.6))
-                contents.add("monitor", [part.scaled(1.0, vector(-place, 0.74, 0)) for part in parts], (x, z - 0.01))
+                contents.add("monitor", [part.scaled(1.0, vector(-offset, 0.74, 0)) for part in parts], (x, z - 0.01))
         elif style == "chair":
             contents.add("chair", make_chair(rng), (x, z))
         elif style == "cupboard":

@@ -70,8 +70,8 @@ def ball(rng: np.random.Generator, style: str, texels: int = 96) -> Texture:
     rise = np.sqrt(np.clip(1 - x * x - y * y, 0, 1))
     light: Float32 = sphere.light
     if style == "steel":
-        bent = np.arctan2(y, rise + 0.3) + 0.2 * x * rng.uniform(-1, 1)
-        bands = 0.35 - 0.3 * np.tanh(6 * (bent + 0.2)) + 0.35 * (bent > 0.6)
+        curved = np.arctan2(y, rise + 0.3) + 0.2 * x * rng.uniform(-1, 1)
+        bands = 0.35 - 0.3 * np.tanh(6 * (curved + 0.2)) + 0.35 * (curved > 0.6)
         windows = 0.9 * ((np.abs(x + rng.uniform(-0.5, 0.5)) < 0.15) & (np.abs(y + 0.45) < 0.15))
         light = np.clip(np.maximum(0.05 + bands * (0.3 + 0.7 * rise), windows), 0, 1).astype(np.float32)
     elif style in ("striped", "spotted"):
