@@ -78,7 +78,9 @@ class MotionFinder:
         if any(padding[:4]):
             grey0, grey1 = (self._cv2.copyMakeBorder(grey, *padding) for grey in (grey0, grey1))
         with ThreadPoolExecutor(2) as pool:
-            flows = pool.map(lambda engine, a, b: engine.calc(a, b, None), self._engines, (grey0, grey1), (grey1, grey0))
+            flows = pool.map(
+                lambda engine, a, b: engine.calc(a, b, None), self._engines, (grey0, grey1), (grey1, grey0)
+            )
             forward, backward = (np.ascontiguousarray(flow[:height, :width]) for flow in flows)
         warped = self._cv2.remap(grey1, *_targets(forward), self._cv2.INTER_LINEAR)
         if is_cut(grey0[:height, :width], warped):
@@ -186,14 +188,14 @@ def tile_steps(forward: Float32, backward: Float32, length_us: float) -> tuple[I
             a = math.hypot(forward[i, j, 0], forward[i, j, 1])
             b = math.hypot(backward[i, j, 0], backward[i, j, 1])
             fastest[i // TILE, j // TILE] = max(fastest[i // TILE, j // TILE], a, b)
-    least = max(int(math.ceil(length_us / MAX_STEP_US)), 1)
+    least = max(math.ceil(length_us / MAX_STEP_US), 1)
     steps, moves = np.full((down, across), least, np.int64), np.zeros((down, across), np.bool_)
     for i in range(down):
         for j in range(across):
             if fastest[i, j] < STILL:
                 continue
-            reach = int(math.ceil(fastest[i, j] / TILE))
-            needed = int(math.ceil(fastest[i, j] / MAX_MOTION))
+            reach = math.ceil(fastest[i, j] / TILE)
+            needed = math.ceil(fastest[i, j] / MAX_MOTION)
             for k in range(max(i - reach, 0), min(i + reach + 1, down)):
                 for m in range(max(j - reach, 0), min(j + reach + 1, across)):
                     steps[k, m] = max(steps[k, m], needed)

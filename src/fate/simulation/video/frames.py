@@ -89,7 +89,7 @@ class Video:
         self._cv2 = opencv()
         self.source, self.live = source, isinstance(source, int)
         self.name = f"webcam {source}" if self.live else str(source)
-        if not self.live and capture is None and not Path(source).is_file():
+        if not self.live and capture is None and not Path(str(source)).is_file():
             raise FateError(f"{source}: is not a file; give a video, or the number of a webcam")
         self._capture = self._cv2.VideoCapture(source) if capture is None else capture
         if not self._capture.isOpened():
@@ -153,4 +153,4 @@ class Video:
                 (top, self.picture.height - top), (left, self.picture.width - left)))  # fmt: skip
             way = self._cv2.INTER_AREA if scale < 1 else self._cv2.INTER_LINEAR
             full = self._cv2.resize(full[rows, columns], self.sensor[::-1], interpolation=way)
-        return np.clip(full, 0.0, 1.0, dtype=np.float32)
+        return np.asarray(np.clip(full, 0.0, 1.0), np.float32)

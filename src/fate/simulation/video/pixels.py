@@ -72,7 +72,7 @@ def advance_tiles(begin: int, every: int, length_us: float, light0: Float32, lig
                         pixels.reference[y, x] -= leaked
                         continue
                     level, release_us, count = compare(
-                        0.0, step, v0, v, pixels.reference[y, x], release, on, off, circuit.leak,
+                        0.0, step, float(v0), float(v), pixels.reference[y, x], release, on, off, circuit.leak,
                         circuit.refractory_us, times, signs,
                     )  # fmt: skip
                     pixels.reference[y, x] = level
