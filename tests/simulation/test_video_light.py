@@ -101,7 +101,7 @@ def test_a_moving_square_gives_the_events_that_it_gives_at_1_khz(tmp_path: Path)
             assert len(ours) == pytest.approx(len(theirs), rel=0.35)
 
 
-@pytest.mark.parametrize("shift", [0.3, 3.0, 6.0])
+@pytest.mark.parametrize("shift", [0.3, 3.0, 11.0])
 def test_no_step_moves_by_more_than_half_a_pixel(shift: float) -> None:
     picture = texture((64, 160), 3, 0.1, 0.9, blur=4.0)
     columns, rows = np.meshgrid(np.arange(96, dtype=np.float32), np.arange(64, dtype=np.float32))
@@ -109,7 +109,7 @@ def test_no_step_moves_by_more_than_half_a_pixel(shift: float) -> None:
     with one_opencv_thread():
         motion = MotionFinder().find(light0, light1, 40_000.0)
     assert motion is not None
-    middle = (slice(16, 48), slice(32, 64))
+    middle = (slice(16, 48), slice(32, 72))
     assert np.median(motion.forward[middle][..., 0]) == pytest.approx(-shift, abs=0.3)
     for flow in (motion.forward, motion.backward):
         speed = np.hypot(flow[..., 0], flow[..., 1])

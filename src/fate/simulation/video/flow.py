@@ -30,8 +30,9 @@ TILE = 16
 SMALLEST = 32
 #: Slower flow, in pixels between two frames, counts as none.
 STILL = 0.02
-#: Two frames are a cut if, after motion, their correlation is lower and their mean difference (of 255) larger.
-CUT_CORRELATION, CUT_DIFFERENCE = 0.6, 8.0
+#: Two frames are a cut if, after motion, their correlation is lower and their mean difference (of 255) larger. In nine
+#: videos, consecutive frames had a correlation of 0.97 or more, and frames of two videos 0.82 or less.
+CUT_CORRELATION, CUT_DIFFERENCE = 0.85, 8.0
 #: Least weight of a frame, so that a point which neither frame can be trusted about shows the mean of both.
 LEAST_TRUST = 1e-3
 #: Iterations that find where a point comes from, before the first step; later steps need one each.
@@ -82,8 +83,10 @@ class MotionFinder:
                 lambda engine, a, b: engine.calc(a, b, None), self._engines, (grey0, grey1), (grey1, grey0)
             )
             forward, backward = (np.ascontiguousarray(flow[:height, :width]) for flow in flows)
-        warped = self._cv2.remap(grey1, *_targets(forward), self._cv2.INTER_LINEAR)
-        if is_cut(grey0[:height, :width], warped):
+        columns, rows = _targets(forward)
+        warped = self._cv2.remap(grey1, columns, rows, self._cv2.INTER_LINEAR)
+        inside = (columns >= 0) & (columns <= width - 1) & (rows >= 0) & (rows <= height - 1)
+        if is_cut(grey0[:height, :width][inside], warped[inside]):
             return None
         trust0, trust1 = agreement(forward, backward), agreement(backward, forward)
         return Motion(forward, backward, trust0, trust1, *tile_steps(forward, backward, length_us))
@@ -102,11 +105,14 @@ def _targets(flow: Float32) -> tuple[Float32, Float32]:
 
 
 def is_cut(grey0: NDArray[np.uint8], warped: NDArray[np.uint8]) -> bool:
-    """Whether two frames show different scenes, given the second one after its motion was undone.
+    """Whether two frames show different scenes, given their pixels [N] after the motion was undone.
 
-    A change of exposure keeps the correlation, and a noisy dark frame has a small difference; neither is a cut.
+    Pixels that leave the frame are not given. A change of exposure keeps the correlation, and a noisy dark frame has a
+    small difference; neither is a cut.
     """
     a, b = grey0.astype(np.float32), warped.astype(np.float32)
+    if not len(a):
+        return True
     if float(np.abs(a - b).mean()) <= CUT_DIFFERENCE:
         return False
     a, b = a - a.mean(), b - b.mean()
