@@ -167,21 +167,21 @@ def _read_labels(videos: Sequence[Video], labels: Sequence[str]) -> list[Tracks]
     ]
 
 
-def _continued(home: Path, wanted: VideoManifest, known: VideoManifest) -> VideoManifest:
+def _continued(home: Path, asked_for: VideoManifest, known: VideoManifest) -> VideoManifest:
     """The manifest with the recordings that are finished; raises if the folder holds something else."""
     for name in ("camera", "sensor", "split", "seed", "seconds"):
-        there, asked = getattr(known.request, name), getattr(wanted.request, name)
+        there, asked = getattr(known.request, name), getattr(asked_for.request, name)
         if there != asked:
             raise FateError(
                 f"{home}: holds a dataset with {name} {there}, and {name} {asked} was asked for; give another folder"
             )
-    count = min(len(known.request.videos), len(wanted.request.videos))
-    different = known.request.videos[:count] != wanted.request.videos[:count]
+    count = min(len(known.request.videos), len(asked_for.request.videos))
+    different = known.request.videos[:count] != asked_for.request.videos[:count]
     if different or len(known.request.videos) > count:
         raise FateError(
             f"{home}: holds a dataset of other videos or labels; add new ones at the end, or give another folder"
         )
-    return replace(known, request=wanted.request).still_there(home)
+    return replace(known, request=asked_for.request).still_there(home)
 
 
 def _length_s(video: Video, seconds: float | None) -> float:
