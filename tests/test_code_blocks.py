@@ -57,6 +57,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fate.write_events(place / name, short)
     rows = (f"{t / 1e6:.6f},{x},{y},{p}" for t, x, y, p in zip(short.t_us, short.x, short.y, short.p, strict=True))
     (place / "table.csv").write_text("\n".join(list(rows)[:200]) + "\n")
+    thing = "<name>person</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>9</ymax></bndbox>"
+    (place / "frame0000009.xml").write_text(f"<annotation><object>{thing}</object></annotation>")
     few, many = boxes(short.t_us[-1], 20_000), boxes(long.t_us[-1], 50_000)
     fate.write_labels(place / "drive_bbox.npy", few)
     for folder in ("gen1/train", "test", "their_predictions"):

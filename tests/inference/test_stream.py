@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ from fate.boxes.tracking import Tracker
 from fate.data.opening import open_dataset
 from fate.errors import FateError, FateWarning
 from fate.events.events import Events, Sensor
+from fate.events.merging import divisor_for
 from fate.inference import loading
-from fate.inference.adapting import adapt, divisor_for, fit_dataset
+from fate.inference.adapting import adapt, fit_dataset
 from fate.inference.running import predict
 from fate.inference.sources import FileSource
 from fate.inference.stream import StreamingDetector
@@ -70,6 +72,31 @@ def test_a_stream_sees_what_an_evaluation_sees(folder: Path, name: str, hz: floa
         truth = np.stack([expected.x1, expected.y1, expected.x2, expected.y2, 50 * expected.score], 1)[rows]
         assert close(np.column_stack([frame.boxes, 50 * frame.scores]), truth, 0.05)
         assert sorted(frame.class_ids) == sorted(expected.class_id[rows])
+
+
+@pytest.mark.parametrize(("name", "window_us"), [("fate-s-nano", None), ("fate-s-nano", 30_000), ("fate-e-tiny", None)])
+def test_clips_give_the_boxes_of_single_windows(folder: Path, name: str, window_us: int | None) -> None:
+    detector = StreamingDetector(small_detector(name))
+    options: dict[str, Any] = {"threshold": 0.05 if name.endswith("nano") else 0.01, "window_us": window_us}
+    single, clips = (
+        list(detector.stream(folder / "drive.npz", 100, clip_windows=count, **options)) for count in (1, 7)
+    )
+    assert [frame.window for frame in single] == [frame.window for frame in clips]
+    for alone, together in zip(single, clips, strict=True):
+        assert close(
+            np.column_stack([together.boxes, 50 * together.scores]),
+            np.column_stack([alone.boxes, 50 * alone.scores]),
+            0.05,
+        )
+    assert sum(len(frame) for frame in single) > len(single) / 2
+
+
+def test_a_clip_ends_before_a_restart(detector: StreamingDetector, tmp_path: Path) -> None:
+    parts = [drive(30_000), drive(30_000, start_us=7_200_000_500)]
+    fate.write_events(tmp_path / "gap.npz", Events.concatenate(parts))
+    single, clips = (list(detector.stream(tmp_path / "gap.npz", 100, threshold=0.05, clip_windows=n)) for n in (1, 16))
+    assert [frame.restarted for frame in clips] == [frame.restarted for frame in single]
+    assert [len(frame) for frame in clips] == [len(frame) for frame in single]
 
 
 @pytest.fixture(scope="module")

@@ -12,22 +12,29 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from fate.errors import FateError
 from fate.events.events import Events, Sensor
+from fate.simulation.art.actors import Actor, Straight
+from fate.simulation.art.people import make_person
 from fate.simulation.camera.camera_model import CameraModel, camera_preset
 from fate.simulation.camera.noise import BackgroundNoise
 from fate.simulation.camera.pixels_cpu import PixelState, adapted_pixels, advance_tiles, shared_circuit
-from fate.simulation.camera.recorder import record
+from fate.simulation.camera.random_sensor import draw_sensor
+from fate.simulation.camera.recorder import record, record_many
 from fate.simulation.render.scene import STRETCH_US, Scene
+from fate.simulation.render.surfaces import SurfaceBuilder
 from fate.simulation.render.tiles import schedule_tiles
+from tests.simulation.negative_scene import NegativeScene
 
 pytest.importorskip("triton", reason="the GPU kernel is written in Triton, which is not installed here")
 
 from fate.simulation.camera import recorder_gpu as gpu
-from fate.simulation.camera.pixels_gpu import RECORDING_SHIFT, TIME_OFFSET, TIME_SHIFT
+from fate.simulation.camera.pixels_gpu import RECORDING_SHIFT, TIME_OFFSET, TIME_SHIFT, GpuPixels
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU on this machine")
 CPU = torch.device("cpu")
 SENSOR = Sensor(240, 304)
+SMALL = Sensor(144, 144)  # a 128 × 128 sensor of the profile mixed, with its lens
 DARK = torch.full((2, 240, 304), -3.0)
 
 
@@ -97,6 +104,28 @@ def test_workers_prepare_all_scenes_of_all_batches_in_their_order() -> None:
                 np.testing.assert_array_equal(packet.background, expected.background)
                 np.testing.assert_array_equal(packet.surfaces.maps, expected.surfaces.maps)
     assert next(prepared, None) is None
+
+
+@pytest.mark.slow
+def test_scenes_of_different_sizes_keep_their_numbers_noise_and_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GpuPixels, "advance", lambda *_: torch.zeros(0, dtype=torch.int64))  # no signal
+    small = [seed for seed in range(60) if max(draw_sensor(seed).size) < 300][:4]
+    makers = [partial(Scene, seed, "mixed", "train", 0.15) for seed in small]
+    assert len({make().sensor for make in makers}) > 1
+    pieces = list(gpu.record_on_gpu(makers, half_dozen_times, "cpu", threads=2))
+    assert sorted(piece.recording for piece in pieces) == [0, 0, 1, 1, 2, 2, 3, 3]
+    for piece in pieces:
+        scene = makers[piece.recording]()
+        assert piece.scene.seed == scene.seed
+        assert piece.events.sensor == scene.sensor
+    for number, make in enumerate(makers):
+        scene, own = make(), [piece for piece in pieces if piece.recording == number]
+        noise = BackgroundNoise(scene.camera, scene.seed)
+        expected = [len(noise.window(start, end).t_us) for start, end in ((0, 100_000), (100_000, 150_000))]
+        assert sum(len(piece.events) for piece in own) == sum(expected)
+        for stretch, piece in enumerate(own):
+            found = scene.boxes_in(stretch, half_dozen_times(scene))
+            np.testing.assert_array_equal(piece.boxes.boxes.boxes, found.boxes.boxes)
 
 
 @pytest.mark.parametrize("jitter_us", [0.0, 15.0, 400.0])
@@ -170,6 +199,34 @@ def test_bursts_fall_on_recordings_that_have_them_alone() -> None:
     assert (bursting.x % 2 == 1).sum() == len(given[1]) - bright  # dark columns have none
 
 
+def test_cameras_of_one_batch_share_what_bursts_depend_on() -> None:
+    different = [camera_preset("gen1"), camera_preset("gen1", dark_light=0.05)]
+    with pytest.raises(FateError, match="dark_light"):
+        gpu.GpuSensorOutput(different, [5, 6], CPU)
+    gpu.GpuSensorOutput([draw_sensor(seed).camera for seed in range(60)], list(range(60)), CPU)  # is not refused
+
+
+def test_scenes_of_one_size_are_recorded_side_by_side_and_each_scene_once() -> None:
+    scenes = [Scene(seed, "mixed", seconds=0.1) for seed in range(40)]
+    batches = gpu.batch_numbers(scenes)
+    assert sorted(number for batch in batches for number in batch) == list(range(40))
+    assert all(len({scenes[number].sensor for number in batch}) == 1 for batch in batches)
+    assert len(batches) == len({scene.sensor for scene in scenes}) < 20
+    long = [Scene(seed, seconds=0.1 if seed else 0.2) for seed in range(130)]
+    assert [len(batch) for batch in gpu.batch_numbers(long)] == [1, 120, 9]
+
+
+def test_each_recording_of_a_batch_has_its_own_focal_length() -> None:
+    scenes = [scene for scene in (Scene(seed, "mixed", seconds=0.1) for seed in range(40)) if scene.sensor == SMALL]
+    packets = [
+        gpu.prepare_stretch(scene, 0, half_dozen_times(scene), BackgroundNoise(scene.camera, scene.seed))
+        for scene in scenes[:2]
+    ]
+    batch = gpu.batch_stretch(packets, np.zeros(2, np.int64), CPU)
+    np.testing.assert_allclose(batch.focal.numpy(), [scene.builder.pinhole.focal for scene in scenes[:2]], rtol=1e-6)
+    assert float(batch.focal[0]) != float(batch.focal[1])
+
+
 # --- on a GPU ---
 
 
@@ -181,14 +238,34 @@ def turns(what: NDArray[Any], when: NDArray[Any]) -> dict[tuple[int, int], int]:
     return dict(zip(zip(what.tolist(), turn.tolist(), strict=True), when.tolist(), strict=True))
 
 
+def with_people(scene: Scene) -> Scene:
+    """The same scene, and people who run across the picture close to the camera."""
+    old, rng = scene.builder, np.random.default_rng(0)
+    camera = old.ego.at(np.zeros(1))
+    people = [make_person(rng, "train", "run") for _ in range(3)]
+    paths = [Straight(float(camera.x[0]) - 1.0, float(camera.z[0]) + away, 1.5, 3.0, 2.0) for away in (3.0, 6.0, 9.0)]
+    actors = [*old.actors, *map(Actor, people, paths)]
+    builder = SurfaceBuilder(old.pinhole, old.ego, actors, old.lighting, old.height)
+    scene.__dict__["_world"] = (builder, *scene._world[1:])
+    return scene
+
+
 @needs_gpu
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize(
+    "make",
+    [partial(Scene, 0, seconds=0.2), partial(Scene, 3, seconds=0.2), partial(NegativeScene, 3, "room", scale=1.0)],
+)
+@pytest.mark.parametrize("exposure", [(), ((0.0, 1.0), (0.03, 1.0), (0.07, 0.4))])
 @pytest.mark.parametrize("room", [1 << 22, 100])
-def test_pixels_on_a_gpu_agree_with_the_cpu(seed: int, room: int) -> None:
-    scene = Scene(seed, seconds=0.2)
+@pytest.mark.parametrize("people", [False, True])
+def test_pixels_on_a_gpu_agree_with_the_cpu(
+    make: Callable[[], Scene], exposure: tuple[tuple[float, float], ...], room: int, people: bool
+) -> None:
+    scene = with_people(make()) if people else make()
+    scene.builder.lighting = replace(scene.builder.lighting, exposure=exposure)
     surfaces, atlas = scene.surfaces(0), scene.atlas
     schedule = schedule_tiles(surfaces, atlas, *scene.sensor)
-    pixels = adapted_pixels(scene.camera, seed, scene.light(0))
+    pixels = adapted_pixels(scene.camera, scene.seed, scene.light(0))
     textures = atlas.slots[surfaces.texture]
     nothing: Any = None
     packet = gpu.PreparedStretch(surfaces, textures, schedule, np.zeros(0, np.int64), nothing)
@@ -241,6 +318,20 @@ def test_recordings_on_a_gpu_are_those_of_the_cpu_but_for_their_noise(profile: s
                 np.testing.assert_array_equal(getattr(ours.boxes, name), getattr(theirs.boxes, name))
             for one, other in zip(ours.boxes.boxes, theirs.boxes.boxes, strict=True):
                 np.testing.assert_array_equal(one, other)
+
+
+@needs_gpu
+def test_recordings_of_different_sensors_on_a_gpu_are_those_of_the_cpu_but_for_their_noise() -> None:
+    makers = [partial(Scene, seed, "mixed", "train", 0.15) for seed in range(6)]
+    ours = list(record_many(makers, half_dozen_times, "cuda", threads=2))
+    theirs = list(record_many(makers, half_dozen_times, "cpu"))
+    for number in range(len(makers)):
+        one, other = ([piece for piece in pieces if piece.recording == number] for pieces in (ours, theirs))
+        events = Events.concatenate([piece.events for piece in one])
+        count = sum(len(piece.events) for piece in other)
+        assert len(events) == pytest.approx(count, rel=0.05, abs=8 * count**0.5)
+        for mine, reference in zip(one, other, strict=True):
+            np.testing.assert_array_equal(mine.boxes.boxes.boxes, reference.boxes.boxes.boxes)
 
 
 @needs_gpu

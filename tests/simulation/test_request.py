@@ -80,6 +80,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"at_rest": 1.5}, "the share of cameras at rest is 1.5; give a number from 0 to 1"),
     ({"at_rest": float("nan")}, "from 0 to 1"),
     ({"at_rest": True}, "from 0 to 1"),
+    ({"at_rest": 0.5, "profile": "mixed"}, "at rest is 0.5; the profile mixed draws where each camera is"),
     ({"profile": "gen9"}, "one of gen1, 1mpx"),
     ({"seed": -1}, "the seed is -1"),
     ({"device": "tpu"}, "one of cpu, cuda"),

@@ -159,11 +159,12 @@ def test_nothing_depends_on_what_was_asked_before() -> None:
         assert np.array_equal(owners, forth[t][2])
 
 
-def test_a_pickled_scene_is_the_same_scene() -> None:
-    before = Scene(7, "1mpx", "val", 0.2)
+@pytest.mark.parametrize("profile", ["1mpx", "mixed"])
+def test_a_pickled_scene_is_the_same_scene(profile: str) -> None:
+    before = Scene(7, profile, "val", 0.2)
     after = pickle.loads(pickle.dumps(before))
     assert (after.seed, after.profile, after.split, after.duration_us) == (7, before.profile, "val", 200_000)
-    assert after.camera == before.camera
+    assert (after.camera, after.sensor, after.frame) == (before.camera, before.sensor, before.frame)
     assert np.array_equal(after.light(123_456), before.light(123_456))
     assert same(after.boxes(200_000), before.boxes(200_000))
 
@@ -316,7 +317,7 @@ def contained(of: Scene, track: int, events: Events, kept: NDArray[np.bool_]) ->
     return hits, count
 
 
-@pytest.mark.parametrize("profile", ["gen1", "1mpx"])
+@pytest.mark.parametrize("profile", ["gen1", "1mpx", "mixed"])
 def test_boxes_are_inside_the_picture_of_known_classes_and_large_enough(profile: str) -> None:
     of = Scene(2, profile, seconds=0.3)
     height, width = of.sensor
@@ -363,6 +364,7 @@ def test_times_of_a_stretch_are_shared_out_once() -> None:
         ({"seconds": 4000.0}, "seconds"),
         ({"seed": -1}, "seed"),
         ({"at_rest": 0.5}, "at_rest"),
+        ({"at_rest": True, "profile": "mixed"}, "at rest is 1; the profile mixed"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(arguments: dict[str, Any], says: str) -> None:

@@ -24,6 +24,7 @@ from fate.simulation.art.actors import (
 from fate.simulation.art.buildings import FACADES
 from fate.simulation.art.cars import CARS
 from fate.simulation.art.catalogue import Catalogue, Split
+from fate.simulation.art.negatives.paths import numbers, turn
 from fate.simulation.art.panels import Body, Panel, Swing, Texture
 from fate.simulation.art.pedestrians import PEDESTRIANS
 from fate.simulation.art.street import make_street
@@ -69,10 +70,10 @@ def test_the_ego_car_moves_as_fast_as_its_speed_says(seed: int, seconds: float) 
 def test_the_ego_path_is_continuous_between_its_samples() -> None:
     ego = drive(rng(1), 5.0)
     fine = np.arange(0.0, 5.0, 1e-4)
-    for values, fastest in zip(ego.at(fine), (2.0, 31.0, 0.4, 0.4), strict=True):
+    for values, fastest in zip(ego.at(fine)[:4], (2.0, 31.0, 0.4, 0.4), strict=True):
         assert np.abs(np.diff(values)).max() < fastest * 1e-4 + 1e-9
     at_samples = ego.at(np.arange(len(ego.z), dtype=np.float64) * STEP_S)
-    for ours, theirs in zip(at_samples, (ego.x, ego.z, ego.yaw, ego.pitch), strict=True):
+    for ours, theirs in zip(at_samples[:4], (ego.x, ego.z, ego.yaw, ego.pitch), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
@@ -274,6 +275,20 @@ def test_limbs_swing_with_the_gait() -> None:
                 continue  # edge-on
             column, row = project(point, 0.0, 0.0, np.array([0, -HEIGHT, 0]))
             np.testing.assert_allclose(place(surfaces, 0, column, row, knot), corner, atol=5e-3)
+
+
+def test_a_path_lifts_a_body_and_a_panel_can_turn_full_circle() -> None:
+    path = turn(numbers(0.5, 6.0, y=-0.7), hertz=30.0, phase=0.4)
+    surfaces = posed([Actor(plain(swing=Swing(np.zeros(3), 0.0, 0.2, turns=True)), path)])
+    for knot in range(3):
+        angle = 0.6 + 2 * np.pi * 30.0 * knot * KNOT_US * 1e-6
+        for u, v in ((0.0, 0.0), (0.4, 1.0)):
+            x, y = 2 * u - 1, v - 1
+            point = np.array(
+                [0.5 + np.cos(angle) * x - np.sin(angle) * y, -0.7 + np.sin(angle) * x + np.cos(angle) * y, 6.0]
+            )
+            column, row = project(point, 0.0, 0.0, np.array([0, -HEIGHT, 0]))
+            np.testing.assert_allclose(place(surfaces, 0, column, row, knot), [u, v], atol=5e-3)
 
 
 def test_nearer_actors_and_higher_layers_come_first() -> None:

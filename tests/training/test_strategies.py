@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from fate.errors import FateError
 from fate.training.config import OptimiserConfig, TrainConfig
 from fate.training.loop import build, own_labels, train
 from fate.training.run_directory import data_facts
-from fate.training.strategies import Interpolation, make_targets
+from fate.training.strategies import FAT, Interpolation, make_targets
 from fate.view.evaluation_pictures import draw_samples
 from tests.data.test_rvt_layout import write_sequence
 from tests.training.conftest import SENSOR, small_config
@@ -52,6 +53,28 @@ def test_interpolation_adds_boxes_between_annotated_times_and_leaves_those_as_th
     assert len(between) >= 10 * (len(given) - 1)  # 100 ms between labels are 20 windows
     line = np.interp(between.t_us, given.t_us, given.x1)
     assert between.x1 == pytest.approx(line, abs=0.01)
+
+
+@pytest.mark.parametrize("hz", [20.0, 80.0, 200.0])
+def test_exact_labels_lie_on_the_object_at_the_end_of_every_window(drives: Path, hz: float) -> None:
+    times = np.arange(5_000, 1_000_001, 5_000)  # an object that accelerates
+    x1, ones = (20 * (times / 1e6) ** 2).astype(np.float32), np.ones(len(times), np.float32)
+    truth = Labels(times, x1, ones, x1 + 10, 9 * ones, 0 * times, 0 * times, classes=("square",), sensor=SENSOR)
+    recording = SimpleNamespace(start_us=0, end_us=1_000_000, truth=truth, images=None)
+    strategy = FAT(small_config(drives, strategy={"name": "fat", "labels": "truth"}))
+    found = strategy.labels([recording], lambda *_: None)(0, hz)
+    assert found is not None
+    hop = round(1e6 / hz)
+    assert found.t_us.tolist() == list(range(hop, 1_000_001, hop))
+    assert found.x1 == pytest.approx(20 * (found.t_us / 1e6) ** 2, abs=1e-3)
+    targets = make_targets(found)
+    assert targets is not None
+    assert targets.weights.unique().tolist() == [1.0]
+
+
+def test_exact_labels_are_refused_where_no_simulator_made_them(drives: Path) -> None:
+    with pytest.raises(FateError, match=r"2 of 2 recordings, such as .*drive_0, have no exact boxes"):
+        build(small_config(drives, strategy={"name": "fat", "labels": "truth"}))
 
 
 def dense(folder: Path, drives: Path, rates: list[float], classes: tuple[str, ...] = ("square",)) -> Path:

@@ -21,10 +21,13 @@ import pytest
 
 from fate import Events, FateError, FateWarning, open_recording, read_labels
 from fate.data.layout import find_recordings
-from fate.events.events import Sensor
+from fate.data.opening import open_dataset
+from fate.evaluation.protocols import named_protocol
+from fate.events.events import COMMON_FRAME, Sensor
 from fate.formats.prophesee.dat import DatWriter
 from fate.simulation.art.catalogue import SPLITS
 from fate.simulation.camera.camera_model import camera_preset
+from fate.simulation.camera.random_sensor import draw_sensor
 from fate.simulation.render.scene import Boxes, BoxesAt, RecordedPiece, Scene
 from fate.simulation.writing import recording_files
 from fate.simulation.writing.manifest import load_manifest
@@ -45,8 +48,9 @@ class FakeScene(NamedTuple):
     duration_us: int
     label_hz: int = 4
     classes: tuple[str, ...] = ("car", "pedestrian")
-    sensor: Sensor = Sensor(240, 304)
+    frame: Sensor = Sensor(240, 304)
     camera: Any = None
+    random_sensor: Any = None
 
     def boxes(self, t_us: int) -> Boxes:
         count = (t_us // 50_000 + self.seed) % 3  # sometimes none
@@ -69,7 +73,7 @@ def fake_recording(place: int, scene: FakeScene) -> Iterator[RecordedPiece]:
         if not len(wanted):
             boxes = Boxes(*(column[:0] for column in boxes))
         count = np.array([len(each.class_id) for each in seen[: len(wanted)]], np.int64)
-        events, found = Events(t, x, y, p, scene.sensor), BoxesAt(wanted, count, boxes)
+        events, found = Events(t, x, y, p, scene.frame), BoxesAt(wanted, count, boxes)
         yield RecordedPiece(place, scene, events, found, last)  # type: ignore[arg-type]
 
 
@@ -179,6 +183,21 @@ def test_a_scene_is_written_as_it_is(tmp_path: Path) -> None:
     assert 0 <= events.t_us[0] <= events.t_us[-1] < 500_000
     assert entry.camera["threshold_on"] == scene.camera.threshold_on
     assert found.camera["threshold_on"] == 0.3
+
+
+def test_a_dataset_of_many_sensors_has_one_frame_and_opens_like_any_other(tmp_path: Path) -> None:
+    def sizes(seed: int) -> list[Sensor]:
+        return [draw_sensor(job.seed).size for job in Request("mixed", seed, recordings=2).jobs()]
+
+    small = next(seed for seed in range(999) if sorted(map(max, sizes(seed))) == [128, 240])
+    made = simulate(tmp_path, 2, 0.06, "mixed", small, preview=False, threads=1)
+    assert [tuple(entry.camera["sensor"]) for entry in made.recordings] == sizes(small)
+    assert len({entry.camera["threshold_on"] for entry in made.recordings}) == 2
+    assert {entry.label_hz for entry in made.recordings} == {20}
+    dataset = open_dataset(tmp_path)
+    assert (dataset.sensor, dataset.classes) == (COMMON_FRAME, ("car", "pedestrian", "two wheeler"))
+    assert named_protocol(dataset.protocol, dataset.sensor).min_diagonal == 30
+    assert [len(recording.labels.labelled_us) for recording in dataset] == [1, 1]  # at 20 Hz, also without any object
 
 
 def test_the_layout_is_the_public_one_and_the_manifest_tells_all_of_it(tmp_path: Path, faked: None) -> None:

@@ -1,4 +1,4 @@
-"""Read and write :class:`Labels` in four formats: this file handles paths and files, one module per format the bytes.
+"""Read and write :class:`Labels`: this file handles paths and files, one module per format the bytes.
 
 ===========  =========================  ======================================================
 format       on disk                    module
@@ -7,6 +7,7 @@ prophesee    ``*_bbox.npy``             :mod:`fate.boxes.prophesee` (+ ``_times.
 coco         ``*.json``                 :mod:`fate.boxes.coco`
 yolo         a folder of ``*.txt``      :mod:`fate.boxes.yolo`
 npz          ``*.npz``                  :mod:`fate.boxes.npz`
+voc          ``*.xml``, read only       :mod:`fate.boxes.voc` (one file per labelled time)
 ===========  =========================  ======================================================
 """
 
@@ -20,18 +21,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from fate.boxes import coco, npz, prophesee, yolo
+from fate.boxes import coco, npz, prophesee, voc, yolo
 from fate.boxes.labels import Labels
 from fate.errors import FateError, FormatError
 from fate.files import check_regular
 from fate.whole_files import write_whole
 
+#: Formats that :func:`write_labels` writes.
 FORMATS = ("prophesee", "coco", "yolo", "npz")
 
 MAX_LABEL_BYTES = 2 << 30
 
 _BY_SUFFIX = {".npy": "prophesee", ".json": "coco", ".npz": "npz", "": "yolo"}
-_MAGIC = {b"\x93NUMPY": "prophesee", b"PK": "npz", b"{": "coco", b"[": "coco"}
+_MAGIC = {b"\x93NUMPY": "prophesee", b"PK": "npz", b"{": "coco", b"[": "coco", b"<": "voc"}
 
 
 @contextmanager
@@ -58,18 +60,21 @@ def read_labels(
     *,
     sensor: tuple[int, int] | None = None,
     classes: Sequence[str] | None = None,
+    t_us: int | None = None,
 ) -> Labels:
     """Read labels from a file, or from a folder of YOLO text; recognised by content first, by suffix second.
 
     Args:
         path: the file or folder. If it cannot be read, the error begins with the path.
         sensor: (height, width) in pixels, for files without it; refused if the file has another one.
-        classes: names of the class ids, for files without them; refused if the file has others.
+        classes: names of the class ids, for files without them; refused if the file has others. For Pascal VOC, which
+            has names without ids, all names in the order of their ids.
+        t_us: the labelled time in µs of a Pascal VOC file, which has none; refused for other files.
     """
     Labels.empty(classes=classes, sensor=sensor)  # a wrong argument is not an error of the file
     source = Path(path)
     with naming_errors(source, "labels", FormatError):
-        labels = _decode(source, sensor, classes)
+        labels = _decode(source, sensor, classes, t_us)
         for name, given in (("sensor", sensor), ("classes", classes)):
             known = getattr(labels, name)
             if given is not None and known is not None and tuple(given) != known:
@@ -134,7 +139,17 @@ def recognise(data: bytes) -> str | None:
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
 
 
-def _decode(path: Path, sensor: tuple[int, int] | None, classes: Sequence[str] | None) -> Labels:
+def _decode(path: Path, sensor: tuple[int, int] | None, classes: Sequence[str] | None, t_us: int | None) -> Labels:
+    data = b"" if path.is_dir() else _content(path)
+    chosen = recognise(data)
+    if chosen == "voc":
+        if t_us is None:
+            raise FormatError(
+                "is a Pascal VOC annotation, which has no time; give read_labels the labelled time as t_us"
+            )
+        return voc.decode(data, t_us, classes)
+    if t_us is not None:
+        raise FormatError(f"has times of its own; t_us={t_us} was given; leave the argument out")
     if path.is_dir():
         files: dict[str, str] = {}
         for entry in sorted(path.iterdir()):
@@ -144,8 +159,6 @@ def _decode(path: Path, sensor: tuple[int, int] | None, classes: Sequence[str] |
                 except UnicodeDecodeError as error:
                     raise FormatError(f"{entry.name} is not UTF-8 ({error}); get it again") from error
         return yolo.decode(files, sensor, classes)
-    data = _content(path)
-    chosen = recognise(data)
     if chosen == "npz":
         return npz.decode_labels(io.BytesIO(data))
     if chosen == "coco":
@@ -154,8 +167,8 @@ def _decode(path: Path, sensor: tuple[int, int] | None, classes: Sequence[str] |
         sidecar = times_path(path)
         return prophesee.decode(data, _content(sidecar) if sidecar.exists() else None, name=str(path))
     raise FormatError(
-        f"starts with {data[:8]!r}, unlike labels, which are Prophesee npy, COCO json, a folder of YOLO txt, or npz; "
-        "give one of these"
+        f"starts with {data[:8]!r}, unlike labels, which are Prophesee npy, COCO json, a folder of YOLO txt, npz, or "
+        "Pascal VOC xml; give one of these"
     )
 
 

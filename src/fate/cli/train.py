@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer import Argument, Option
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 def train(
     config: str | None = Argument(None),
     settings: list[str] | None = Argument(None),
+    model: str | None = None,
+    epochs: int | None = Option(None, min=1),
+    batch: str | None = None,
+    freeze: str | None = Option(None, parser=args.choice("none", "backbone")),
     out: Path | None = None,
     device: str | None = Option(None, parser=check_device),
     dry_run: bool = False,
@@ -44,7 +48,13 @@ def train(
         return
     if config is None:
         raise typer.BadParameter("give CONFIG: a name that fate train --list prints, or a YAML file")
-    requested = read_config(config, changes)
+    if model is not None:
+        requested = _fine_tuning(config, model, changes, epochs, batch, freeze or "none")
+    elif epochs is not None or batch is not None or freeze is not None:
+        option = next(name for name, value in (("epochs", epochs), ("batch", batch), ("freeze", freeze)) if value)
+        raise typer.BadParameter(f"--{option} is for fate train DATASET --model NAME; a CONFIG takes KEY=VALUE")
+    else:
+        requested = read_config(config, changes)
     if not Path(requested.data.path).exists():
         raise FateError(
             f"{requested.data.path}: no such dataset; give data.path=DATASET, a folder or a YAML file (fate simulate"
@@ -53,13 +63,35 @@ def train(
     if own_rank() == 0:  # before torch, which takes seconds to load
         say(f"building {requested.model.name}, reading {requested.data.path}")
     if not dry_run:
-        _train(requested, out or Path("runs") / Path(config).stem, allow_missing)
+        named = Path(config).stem if model is None else f"{Path(config).stem}-{Path(model).stem}"
+        _train(requested, out or Path("runs") / named, allow_missing)
         return
     from fate.training.dry_run import dry_run as try_steps
 
     tried = try_steps(requested, progress=lambda done, total=1.0, text="", part="", /: say(text))
     print("\n".join(tried.lines()), flush=True)
     tried.faults.refuse(allow_missing)
+
+
+def _fine_tuning(
+    dataset: str, model: str, changes: list[str], epochs: int | None, batch: str | None, freeze: Any
+) -> TrainConfig:
+    """The settings of a run on a dataset that starts from trained weights; they are printed."""
+    if batch is not None and batch != "auto" and not batch.isdecimal():
+        raise typer.BadParameter(f"--batch {batch} was given; expected a number of clips, or auto")
+    args.check_inputs(dataset)
+    from fate.inference.loading import find_weights
+
+    find_weights(model)
+    from fate.training.fine_tuning import fine_tuning
+
+    device = next((text.partition("=")[2] for text in reversed(changes) if text.startswith("run.device=")), "auto")
+    size = None if batch in (None, "auto") else int(str(batch))
+    found = fine_tuning(dataset, model, changes, epochs=epochs, batch=size, freeze=freeze, device=device)
+    if own_rank() == 0:
+        for sentence in found.about:
+            say(sentence)
+    return found.config
 
 
 def say(text: str) -> None:

@@ -56,11 +56,11 @@ def _parse_sensor(size: object) -> object:
 
 Text = Annotated[str, Field(min_length=1)]
 Size = Annotated[Sensor | None, BeforeValidator(_parse_sensor)]
-Model = TypeVar("Model", bound="_Keys")
+Model = TypeVar("Model", bound="BaseModel")
 
 
-class _Keys(BaseModel, extra="forbid", strict=True):
-    """Keys that may stand at the top, for all recordings, or in one recording."""
+class ReadingKeys(BaseModel, extra="forbid", strict=True):
+    """How to read a recording and its labels; the keys may stand at the top, for all, or in one recording."""
 
     sensor: Size = None
     format: Text | None = None
@@ -70,7 +70,7 @@ class _Keys(BaseModel, extra="forbid", strict=True):
     label_time_unit: Any = None
 
 
-class _Recording(_Keys):
+class _Recording(ReadingKeys):
     name: Text | None = None
     events: Text
     labels: Text | None = None
@@ -78,7 +78,7 @@ class _Recording(_Keys):
     split: Literal["train", "val", "test"] | None = None
 
 
-class _Document(_Keys):
+class _Document(ReadingKeys):
     name: Text | None = None
     classes: list[Any] | dict[Any, Any] | None = None
     recordings: Any = None
@@ -106,7 +106,7 @@ def read_dataset_yaml(path: Path, split: str | None) -> DatasetFiles:
             " recordings: [{events: drive.raw, labels: drive.json, split: train}]"
         )
     with naming_errors(path, "a YAML file that describes a dataset"):
-        document = _parse(_Document, top, "at the top")
+        document = parse_keys(_Document, top, "at the top")
         downscale = check_downscale(document.downscale)
         recordings = tuple(_recordings(document, path.parent))
         names = Counter(recording.name for recording in recordings)
@@ -126,8 +126,8 @@ def read_dataset_yaml(path: Path, split: str | None) -> DatasetFiles:
     )
 
 
-def _parse(model: type[Model], given: object, where: str) -> Model:
-    """Check keys and values; an error names the first wrong one and ``where`` it stands."""
+def parse_keys(model: type[Model], given: object, where: str) -> Model:
+    """Check keys and values of a part of a YAML file; an error names the first wrong one and ``where`` it stands."""
     if not isinstance(given, dict):
         raise FateError(f"{given!r:.60} stands {where}; expected keys such as events and labels")
     try:
@@ -154,13 +154,13 @@ def _recordings(document: _Document, root: Path) -> Iterator[RecordingPaths]:
             if split not in OWN_SPLITS:
                 raise FateError(f"recordings names the split {split!r}; expected {', '.join(OWN_SPLITS)}")
             for folder in folders if isinstance(folders, list) else [folders]:
-                given = _parse(_Recording, {"events": folder}, f"of the split {split!r}")
+                given = parse_keys(_Recording, {"events": folder}, f"of the split {split!r}")
                 for found in find_recordings(root / Path(given.events).expanduser()):
                     name = found.name if found.name.split("/")[0] == split else f"{split}/{found.name}"
                     yield replace(found, name=name, split=split, **_reading(given, document))
     elif isinstance(listed, list) and listed:
         for number, one in enumerate(listed, start=1):
-            given = _parse(_Recording, one, f"in recording {number}")
+            given = parse_keys(_Recording, one, f"in recording {number}")
             events = root / Path(given.events).expanduser()
             labels, truth = (root / Path(path).expanduser() if path else None for path in (given.labels, given.truth))
             plain = events.with_suffix("") if events.suffix else events

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fate.errors import FateError
-from fate.events.events import GEN1_SENSOR, MPX_SENSOR, Sensor
+from fate.events.events import COMMON_FRAME, GEN1_SENSOR, MPX_SENSOR, Sensor
 from fate.events.window import LABEL_TOLERANCE_US, window_us
 from fate.text import nearest_name
 
@@ -170,7 +170,12 @@ _RULES: dict[str, dict[str, Any]] = {
 _SIZES: dict[str, dict[Sensor, tuple[float, float]]] = {
     "gen1": {GEN1_SENSOR: (30.0, 10.0)},
     "1mpx": {MPX_SENSOR: (60.0, 20.0), MPX_HALF_SENSOR: (30.0, 10.0)},
-    "sim": {GEN1_SENSOR: (30.0, 10.0), MPX_SENSOR: (60.0, 20.0), MPX_HALF_SENSOR: (30.0, 10.0)},
+    "sim": {
+        GEN1_SENSOR: (30.0, 10.0),
+        COMMON_FRAME: (30.0, 10.0),
+        MPX_SENSOR: (60.0, 20.0),
+        MPX_HALF_SENSOR: (30.0, 10.0),
+    },
 }
 
 NAMES = tuple(_RULES)

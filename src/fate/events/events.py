@@ -46,6 +46,8 @@ class Sensor(NamedTuple):
 #: The sensors of the two public driving datasets.
 GEN1_SENSOR = Sensor(240, 304)
 MPX_SENSOR = Sensor(720, 1280)
+#: The frame in which simulated recordings of many sensors are written.
+COMMON_FRAME = Sensor(240, 320)
 
 #: Sensors on the market, the smallest first, for files and arrays that do not give theirs.
 KNOWN_SENSORS = (

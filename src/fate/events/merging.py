@@ -11,6 +11,7 @@ n = 12, 50.5 with n = 16, and 45.7 if one event in 16 is kept at random.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,17 @@ def firing_sum(side: int) -> int:
     [1, 3, 7, 12]
     """
     return max(1, round(FIRING_SHARE * side * side))
+
+
+def divisor_for(sensor: Sensor, trained: Sensor) -> int:
+    """The integer that brings the diagonal of a sensor nearest to the trained one when it is divided by it.
+
+    Example:
+        >>> [divisor_for(Sensor(*size), Sensor(240, 304)) for size in ((128, 128), (260, 346), (480, 640), (720, 1280))]
+        [1, 1, 2, 4]
+    """
+    ratio = math.hypot(*sensor) / math.hypot(*trained)
+    return max(1, min((math.floor(ratio), math.ceil(ratio)), key=lambda k: abs(math.log(ratio / max(k, 1)))))
 
 
 class PixelMerger:

@@ -12,7 +12,6 @@ Results may be worse than on the trained sensor: a detector is as good as its tr
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from fate.errors import FateError
 from fate.events.events import Sensor
-from fate.events.merging import PixelMerger, firing_sum
+from fate.events.merging import PixelMerger, divisor_for, firing_sum
 from fate.models.detector import Detector
 from fate.models.zoo import rebuild
 
@@ -56,17 +55,6 @@ class Adaptation:
         limits = np.array([self.sensor.width, self.sensor.height] * 2, np.float32)
         grown: NDArray[np.float32] = np.minimum(boxes * np.float32(self.divisor), limits)
         return grown
-
-
-def divisor_for(sensor: Sensor, trained: Sensor) -> int:
-    """The integer that brings the diagonal of a sensor nearest to the trained one when it is divided by it.
-
-    Example:
-        >>> [divisor_for(Sensor(*size), Sensor(240, 304)) for size in ((128, 128), (260, 346), (480, 640), (720, 1280))]
-        [1, 1, 2, 4]
-    """
-    ratio = math.hypot(*sensor) / math.hypot(*trained)
-    return max(1, min((math.floor(ratio), math.ceil(ratio)), key=lambda k: abs(math.log(ratio / max(k, 1)))))
 
 
 def adapt(model: Detector, sensor: Sensor, downscale: int = 1) -> Adaptation:

@@ -103,7 +103,7 @@ class StreamingDetector:
             start_us: start of the first window; the first event unless given.
             end_us: no window starts at or after it; the end of the recording unless given.
             options: ``window_us``, ``threshold``, ``track``, ``threads``, ``score``, ``max_overlap``, ``most``,
-                ``max_back_us`` and ``max_gap_us``, the fields of :class:`StreamOptions`.
+                ``max_back_us``, ``max_gap_us`` and ``clip_windows``, the fields of :class:`StreamOptions`.
         """
         close = ExitStack()
         if isinstance(recording, str | PathLike):
@@ -205,6 +205,21 @@ class RecordingStream(AbstractContextManager["RecordingStream"]):
         self._close.close()
 
     def _all_frames(self) -> Generator[StreamFrame, None, None]:
+        """Detect window by window, or in clips, which end before a restart."""
+        most = min(self._detect.options.clip_windows, self._detect.step.clip_windows)
+        waiting: list[ClosedWindow] = []
+        decode_ms = 0.0
+        for closed, spent in self._windows():
+            if waiting and (closed.restarted or len(waiting) == most):
+                yield from self._detect.clip(waiting, decode_ms)
+                waiting, decode_ms = [], 0.0
+            waiting.append(closed)
+            decode_ms += spent
+        if waiting:
+            yield from self._detect.clip(waiting, decode_ms)
+
+    def _windows(self) -> Iterator[tuple[ClosedWindow, float]]:
+        """The windows in order, and the time in ms that reading each of them took."""
         index, reason = 0, ""
         silent_until = self.start_us  # time of the next event, as far as it is known
         with self._close:
@@ -222,5 +237,5 @@ class RecordingStream(AbstractContextManager["RecordingStream"]):
                         reason = self.counts.restart(f"no events for {gap / 1e6:g} s before {silent_until} µs")
                         index += self.counts.skip(gap, self._grid.hop_us)
                         continue
-                yield self._detect(ClosedWindow(window, events, reason), decode_ms=spent)
+                yield ClosedWindow(window, events, reason), spent
                 index, reason = index + 1, ""

@@ -38,6 +38,7 @@ class StreamKeywords(TypedDict, total=False):
     most: int
     max_back_us: int
     max_gap_us: int
+    clip_windows: int
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class StreamOptions:
     max_overlap: float = MAX_OVERLAP
     most: int = 100  #: most detections in a window
     max_back_us: int = MAX_BACK_US  #: if time goes back by more, the stream restarts; recordings are sorted
+    #: windows of a recording that a CPU detects in one call: up to 16 are faster, and boxes are equal up to rounding
+    clip_windows: int = 1
     max_gap_us: int = MAX_GAP_US  #: after more time without events, windows are skipped and the state is reset
 
     def __post_init__(self) -> None:
@@ -68,8 +71,11 @@ class StreamOptions:
         given = 0.0 if self.threshold is None else self.threshold
         if not isinstance(given, int | float) or not 0 <= given <= 1:
             raise FateError(f"a threshold of {self.threshold!r} was given; expected a score from 0 to 1")
-        if self.most < 1 or (self.threads is not None and self.threads < 1):
-            raise FateError(f"most={self.most} and threads={self.threads} were given; expected 1 or more")
+        if self.most < 1 or self.clip_windows < 1 or (self.threads is not None and self.threads < 1):
+            raise FateError(
+                f"most={self.most}, threads={self.threads} and clip_windows={self.clip_windows} were given; expected 1"
+                " or more"
+            )
         if self.score not in get_args(Score):
             raise FateError(f"score={self.score!r} was given; expected one of {', '.join(get_args(Score))}")
         check_max_overlap(self.max_overlap)

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -124,6 +124,9 @@ class StreamingStep:
     precision: Precision
     hop_us: int | None  #: see :func:`compile_for_streaming`
     options: dict[str, Any]  #: of ``nms.detections``
+    #: Windows of a stream that are worth detecting in one call, if they are known already. On a CPU, starting many
+    #: small operations takes longer than computing them.
+    clip_windows: ClassVar[int] = 16
 
     def __post_init__(self) -> None:
         self.state: State = None
@@ -135,13 +138,16 @@ class StreamingStep:
         """Where it runs."""
         return self.detector.device
 
-    def __call__(self, batch: EventBatch) -> list[Detections]:
-        """Detections of the next window of each of the B streams; windows may have any durations."""
-        self._check(batch)
+    def __call__(self, batch: EventBatch, steps: int = 1) -> list[Detections]:
+        """Detections of the next window of each of the B streams; windows may have any durations.
+
+        With ``steps``, of the next T windows of each stream, time-major [T · B]; T is at most ``clip_windows``.
+        """
+        self._check(batch, steps)
         with torch.inference_mode(), self._precision():
             images = self.detector.encoder(batch.to(self.device))
             encoded = time.perf_counter()
-            outputs, self.state = self.detector(images, self.state, step_scale=self._step_scale(batch))
+            outputs, self.state = self.detector(images, self.state, steps, step_scale=self._step_scale(batch))
             self.marks = encoded, time.perf_counter()
             return self.detector.detections(outputs, **self.options)
 
@@ -174,9 +180,12 @@ class StreamingStep:
             self._scales.add(scale)
         return scale
 
-    def _check(self, batch: EventBatch) -> None:
-        if len(batch) != self.streams:
-            raise FateError(f"{len(batch)} windows were given; this step has {self.streams} streams, one window each")
+    def _check(self, batch: EventBatch, steps: int = 1) -> None:
+        if len(batch) != self.streams * steps or steps > self.clip_windows:
+            raise FateError(
+                f"{len(batch)} windows were given; this step has {self.streams} streams, one window each, times"
+                f" steps={steps}, at most {self.clip_windows}"
+            )
         if batch.sensor != self.detector.sensor:
             raise FateError(f"windows of a {batch.sensor} sensor were given; the detector has {self.detector.sensor}")
 
@@ -206,6 +215,7 @@ class GraphStep(StreamingStep):
     """A :class:`StreamingStep` on a GPU, which replays CUDA graphs."""
 
     compiler: bool  #: whether ``torch.compile`` fuses small kernels
+    clip_windows: ClassVar[int] = 1  #: a graph has one window of each stream
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -216,8 +226,8 @@ class GraphStep(StreamingStep):
         self._pool: Any = None
         self._host: Tensor | None = None
 
-    def __call__(self, batch: EventBatch) -> list[Detections]:
-        self._check(batch)
+    def __call__(self, batch: EventBatch, steps: int = 1) -> list[Detections]:
+        self._check(batch, steps)
         with torch.inference_mode(), torch.cuda.device(self.device):
             scale = self._step_scale(batch)
             self._record_ahead(scale)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from fate.inference.score_calibration import ScoreCalibration
 from fate.inference.stream_types import StreamCounts, StreamFrame, StreamOptions
 from fate.inference.streaming_step import MIN_CAPACITY, GraphStep, Precision, compile_for_streaming
 from fate.inference.windowing import ClosedWindow, LookBack, Windower
+from fate.models.nms import Detections
 
 #: How long an object may be unseen and keep its track, µs. Longer than for dense labels, where a wrong connection
 #: becomes a wrong box: on a street, one car hides another for 0.3 to 0.4 s.
@@ -62,12 +65,31 @@ class WindowDetector:
 
     def __call__(self, closed: ClosedWindow, decode_ms: float = 0.0, waited_ms: float = 0.0) -> StreamFrame:
         """Detect objects in the next window; ``decode_ms`` and ``waited_ms`` are measured by the caller."""
-        if closed.restarted:
+        return replace(self.clip([closed], decode_ms)[0], waited_ms=waited_ms)
+
+    def clip(self, windows: Sequence[ClosedWindow], decode_ms: float = 0.0) -> list[StreamFrame]:
+        """Detect objects in the next windows in one call; only the first may follow a restart.
+
+        The times of a window are those of the call, divided by the number of windows, like ``decode_ms``.
+        """
+        if windows[0].restarted:
             self.reset()
         begin = time.perf_counter()
-        seen = closed.window, self.merge(closed.events)
-        batch = EventBatch.from_windows([seen if self.back is None else self.back.add(*seen)])
-        found = self.step(batch)[0]
+        seen = [(closed.window, self.merge(closed.events)) for closed in windows]
+        if self.back is not None:
+            seen = [self.back.add(*each) for each in seen]
+        found = self.step(EventBatch.from_windows(seen), len(windows))
+        end = time.perf_counter()
+        # the stages of a graph cannot be measured from outside
+        encoded, predicted = (begin, end) if self.step.marks is None else self.step.marks
+        spent = {"encode": encoded - begin, "model": predicted - encoded, "post": end - predicted}
+        ms = {"decode": decode_ms, **{stage: 1e3 * seconds for stage, seconds in spent.items()}}
+        each_ms = {stage: value / len(windows) for stage, value in ms.items()}
+        return [self._frame(closed, one, each_ms) for closed, one in zip(windows, found, strict=True)]
+
+    def _frame(self, closed: ClosedWindow, found: Detections, ms: dict[str, float]) -> StreamFrame:
+        """The frame of a window: calibrated scores, boxes in pixels of the sensor, and tracks."""
+        begin = time.perf_counter()
         best = slice(self.options.most)
         scores, class_ids, track_ids = found.scores.numpy()[best], found.class_ids.numpy()[best], None
         if self.options.score != "product" and found.objectness is not None:
@@ -78,18 +100,14 @@ class WindowDetector:
         shown = chances >= np.float32(self.threshold)
         if self.tracker is not None:  # a box that is too weak to start a track has the id -1
             track_ids = self.tracker.step(closed.window.end_us, boxes, chances, class_ids)[shown]
-        end = time.perf_counter()
-        # the stages of a graph cannot be measured from outside
-        encoded, predicted = (begin, end) if self.step.marks is None else self.step.marks
-        spent = {"encode": encoded - begin, "model": predicted - encoded, "post": end - predicted}
-        ms = {"decode": decode_ms, **{stage: 1e3 * seconds for stage, seconds in spent.items()}}
+        ms = {**ms, "post": ms["post"] + 1e3 * (time.perf_counter() - begin)}
         self.counts.windows += 1
         self.counts.empty_windows += not len(closed.events)
         self.counts.events += len(closed.events)
         self.counts.boxes += int(np.count_nonzero(shown))
         return StreamFrame(
             closed.window.end_us, boxes[shown], scores[shown], class_ids[shown], track_ids, closed.window,
-            len(closed.events), ms, closed.restarted, waited_ms,
+            len(closed.events), ms, closed.restarted,
         )  # fmt: skip
 
     def reset(self) -> None:

@@ -67,6 +67,10 @@ class ModelConfig(_Frozen):
         {}, description="arguments of the model family, such as dims, depth, layers and queries"
     )
     weights: str | None = Field(None, description="a .safetensors file to start from; null starts from random weights")
+    transfer: bool = Field(
+        False,
+        description="weights may be those of other classes or of another sensor; layers of new classes start at random",
+    )
 
 
 class DataConfig(_Frozen):
@@ -107,7 +111,10 @@ class StrategyConfig(_Frozen):
         PAPER_RATES,
         description="rates in Hz in ascending order; the first is the canonical rate; the five rates of the paper",
     )
-    labels: str | None = Field(None, description="folder with the labels of fate densify; the strategy fat needs it")
+    labels: str | None = Field(
+        None,
+        description="labels of fat and any_rate: a folder of fate densify, or truth: exact boxes of simulated data",
+    )
     decay: float = Field(0.9999, ge=0, lt=1, description="γ, the decay of the mean teacher; as in the paper")
     decay_warmup: Count = Field(0, description="steps over which γ rises from 0; the paper has no warm-up")
     consistency_weight: float = Field(
@@ -143,9 +150,12 @@ class OptimiserConfig(_Frozen):
     clip_value: float | None = Field(
         None, gt=0, description="each number of the gradient is limited to this value instead of the norm; RVT has 1"
     )
-    only: Literal["all", "memory"] = Field(
+    only: Literal["all", "head", "memory"] = Field(
         "all",
-        description="the weights that are trained; memory: the second stage of EvRT-DETR as published",
+        description="the weights that are trained; head: neck and head; memory: EvRT-DETR's second stage as published",
+    )
+    backbone_lr: float = Field(
+        1.0, gt=0, description="learning rate of encoder and backbone relative to lr; fine-tuning uses 0.2"
     )
 
 
@@ -404,7 +414,7 @@ def _check(config: TrainConfig, source: str) -> None:
         f"run.device = {run.device} names one GPU and {processes} processes were asked for; give run.device=cuda, and"
         " choose GPUs with CUDA_VISIBLE_DEVICES": run.gpu is not None and processes > 1,
         f"strategy.labels is missing; {strategy.name} learns from dense labels: make them with fate densify MODEL"
-        " DATASET --out DIR and give strategy.labels=DIR": (
+        " DATASET --out DIR and give strategy.labels=DIR, or give strategy.labels=truth for simulated data": (
             strategy.name in ("fat", "any_rate") and strategy.labels is None
         ),
     }

@@ -43,6 +43,7 @@ from fate.training.config import ModelConfig, TrainConfig, read_config
 from fate.training.run_directory import RunDirectory
 from fate.training.several_processes import check_processes
 from fate.training.strategies import STRATEGIES, Strategy
+from fate.training.transfer import transfer
 
 if TYPE_CHECKING:
     from fate.training.callbacks import DrawSamples
@@ -178,6 +179,9 @@ def _make_detector(requested: ModelConfig, dataset: Dataset) -> Detector:
     if path is None:
         return detector
     given = load_trained(path)
+    if requested.transfer:
+        transfer(given, detector)
+        return detector
     for name in ("classes", "sensor"):
         theirs, ours = tuple(getattr(given, name)), tuple(getattr(detector, name))
         if theirs != ours:

@@ -51,6 +51,9 @@ class TrainingModule(LightningModule):
         self._ema: EmaUpdate | None = None
         self._features: Callable[..., Any] = detector.features
         self._taught: Callable[..., Any] = self.teacher.features
+        if config.optimiser.only == "head":
+            for part in _before_neck(detector):
+                part.requires_grad_(False)
         if config.optimiser.only == "memory":  # the second stage of EvRT-DETR as published
             if detector.memory is None:
                 raise FateError(
@@ -100,7 +103,16 @@ class TrainingModule(LightningModule):
         requested = self.config.optimiser
         trained = [weight for weight in self.student.parameters() if weight.requires_grad]
         on_gpu = trained[0].device.type == "cuda"
-        optimiser = AdamW(trained, lr=requested.lr, weight_decay=requested.weight_decay, fused=on_gpu)
+        groups: list[dict[str, Any]] = [{"params": trained}]
+        if requested.backbone_lr != 1:
+            slow = {id(weight) for part in _before_neck(self.student) for weight in part.parameters()}
+            parts = [[weight for weight in trained if (id(weight) in slow) == is_slow] for is_slow in (True, False)]
+            groups = [
+                {"params": part, "lr": requested.lr * factor}
+                for part, factor in zip(parts, (requested.backbone_lr, 1.0), strict=True)
+                if part
+            ]
+        optimiser = AdamW(groups, lr=requested.lr, weight_decay=requested.weight_decay, fused=on_gpu)
         schedule = LambdaLR(optimiser, partial(one_cycle, steps=self.config.steps, settings=requested))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
@@ -108,9 +120,11 @@ class TrainingModule(LightningModule):
         """Set the mode; the teacher, and parts that ``optimiser.only`` does not train, stay in evaluation mode."""
         super().train(mode)
         self.teacher.eval()
-        if mode and self.config.optimiser.only == "memory":
-            for part in (self.student.encoder, self.student.backbone, self.student.neck):
+        if mode and self.config.optimiser.only != "all":
+            for part in _before_neck(self.student):
                 part.eval()
+            if self.config.optimiser.only == "memory":
+                self.student.neck.eval()
         return self
 
     def transfer_batch_to_device(self, batch: ClipBatch, device: torch.device, dataloader_idx: int) -> ClipBatch:
@@ -219,6 +233,11 @@ class TrainingModule(LightningModule):
         saved, self._generators = self._generators or {}, None
         for name in _devices().keys() & saved.keys():
             _devices()[name].set_rng_state(saved[name])
+
+
+def _before_neck(detector: Detector) -> tuple[torch.nn.Module, ...]:
+    """The parts that see events first: what they know serves any class."""
+    return detector.encoder, detector.backbone
 
 
 def _images(detector: Detector, inputs: EventBatch | Tensor) -> Tensor:

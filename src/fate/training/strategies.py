@@ -14,6 +14,7 @@ weight w_v of each target is defined in ``make_targets``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -33,6 +34,9 @@ from fate.models.outputs import Outputs, Targets, mean_over_processes
 from fate.training.config import TrainConfig
 from fate.training.consistency import consistency, select_teacher_predictions
 from fate.training.curriculum import Curriculum
+
+#: The value of ``strategy.labels`` that means the exact boxes of simulated recordings.
+EXACT = "truth"
 
 
 class Strategy:
@@ -89,11 +93,22 @@ class FAT(Consistency):
     """Frequency-Aware Training: dense labels from tracking and the consistency loss."""
 
     def labels(self, recordings: Sequence[Any], own: LabelsOf) -> LabelsOf:
-        """The dense labels of phase 1; at a rate without them, the labels of the dataset."""
+        """The dense labels of phase 1, or exact ones; at a rate without dense labels, the labels of the dataset."""
+        if self.settings.labels == EXACT:
+            return partial(_exact_labels, tuple(recordings))
         return partial(_dense_labels, str(self.settings.labels), tuple(recordings), own)
 
     def check(self, dataset: Dataset) -> None:
         """Refuse dense labels of other classes, and rates or recordings without dense labels."""
+        if self.settings.labels == EXACT:
+            without = [each.name for each in dataset.labelled if each.truth_file is None]
+            if without:
+                raise FateError(
+                    f"strategy.labels = {EXACT} was given, and {len(without)} of {len(dataset.labelled)} recordings,"
+                    f" such as {without[0]}, have no exact boxes, which only fate simulate makes; give a folder"
+                    " of labels that fate densify has written"
+                )
+            return
         _opened.cache_clear()  # phase 1 may have been run again
         dense, requested = _opened(str(self.settings.labels)), self.settings.rates
         if dense.classes != dataset.classes:
@@ -137,6 +152,15 @@ def _dense_labels(folder: str, recordings: Sequence[Any], own: LabelsOf, number:
     """Labels of a folder that ``fate densify`` wrote; every worker process opens it itself."""
     dense = _opened(folder)
     return dense.labels(recordings[number].name, hz) if hz in dense.rates else own(number, hz)
+
+
+def _exact_labels(recordings: Sequence[Any], number: int, hz: float) -> Labels | None:
+    """The exact boxes of a simulated recording, which are 5 ms apart, at the ends of the windows of a rate."""
+    recording = recordings[number]
+    grid = Grid.of(recording, hz)
+    ends = [grid.end_us(index) for index in range(grid.count(recording.end_us))]
+    labels = interpolate(recording.truth, ends)
+    return replace(labels, source=np.full(len(labels), LabelSource.GROUND_TRUTH))
 
 
 def _interpolated_labels(recordings: Sequence[Any], own: LabelsOf, number: int, hz: float) -> Labels | None:

@@ -31,7 +31,6 @@ from fate.formats.opening import open_recording
 from fate.processes import lock_folder
 from fate.progress import Progress
 from fate.simulation.art.catalogue import SPLITS
-from fate.simulation.camera.camera_model import camera_preset
 from fate.simulation.writing import request as requests
 from fate.simulation.writing.manifest import (
     Manifest,
@@ -41,7 +40,7 @@ from fate.simulation.writing.manifest import (
     load_manifest,
     preview_path,
 )
-from fate.simulation.writing.recording_files import ENDINGS, RecordingFiles, box_times, camera_values, clear_leftovers
+from fate.simulation.writing.recording_files import ENDINGS, RecordingFiles, box_times, clear_leftovers, preset_values
 from fate.simulation.writing.request import SHARES, RecordingJob, Request
 from fate.view.drawing import Picture, draw_boxes, draw_events, enlargement
 from fate.view.video import VideoWriter
@@ -77,13 +76,15 @@ def simulate(
         folder: a new or empty folder, or one with such a dataset. Its manifest is rewritten after each recording.
         recordings: how many in all splits together; a larger number than before adds recordings.
         seconds: length of each, up to 3600. Labels of ``gen1`` come at 1, 2 or 4 Hz: give 1 or more.
-        profile: ``"gen1"`` (304 × 240, cars and pedestrians) or ``"1mpx"`` (1280 × 720, two-wheelers too).
+        profile: ``"gen1"`` (304 × 240, cars and pedestrians), ``"1mpx"`` (1280 × 720, two-wheelers too), or
+            ``"mixed"`` (every recording with a sensor of its own, in a frame of 320 × 240; the same classes).
         seed: of the dataset; the same seed gives the same bytes on CPUs.
         device: ``"cpu"``, or ``"cuda"`` to simulate many recordings side by side.
         threads: CPU threads; all cores by default. The bytes do not depend on it.
         preview: whether each split gets a video of up to ten seconds.
         shares: of the recordings for train, val and test; from three recordings on, each with a share has one.
-        at_rest: share of the recordings whose camera stands beside the street instead of driving; 0 to 1.
+        at_rest: share of the recordings whose camera stands beside the street instead of driving; 0 to 1. Of
+            ``mixed``, half do.
         shard: (i, n): only every n-th recording, from the i-th on, without previews. When all shards are done, a call
             without a shard brings them together.
         devices: several of them, which share the recordings, in place of ``device`` and ``shard``: ``"all"`` GPUs
@@ -184,10 +185,8 @@ class _DatasetRun:
     def _finish(self, job: RecordingJob) -> None:
         files, manifest = self._open[job.index], self.manifest
         if not manifest.classes:
-            camera, sensor = camera_values(camera_preset(manifest.request.profile)), files.scene.sensor
-            manifest = replace(
-                manifest, classes=files.scene.classes, sensor=(sensor.height, sensor.width), camera=camera
-            )
+            camera, frame = preset_values(manifest.request.profile), files.scene.frame
+            manifest = replace(manifest, classes=files.scene.classes, sensor=(frame.height, frame.width), camera=camera)
         entries = [*manifest.recordings, files.finish(self.device, manifest.camera)]
         manifest = replace(manifest, recordings=tuple(sorted(entries, key=lambda entry: entry.index)))
         manifest.save(self.home)

@@ -26,6 +26,7 @@ from fate.processes import lock_folder
 from fate.progress import Progress, ignore
 from fate.simulation.art.catalogue import SPLITS, Split
 from fate.simulation.camera.camera_model import CameraModel, camera_preset
+from fate.simulation.camera.random_sensor import RandomSensor
 from fate.simulation.render.scene import BoxesAt
 from fate.simulation.video.frames import Frame, Video
 from fate.simulation.video.labels import CLASSES, Tracks, read_tracks
@@ -53,12 +54,13 @@ class LabelledPiece(NamedTuple):
 class VideoScene:
     """What the files of a recording need to know about a video."""
 
-    sensor: Sensor
+    frame: Sensor
     camera: CameraModel
     tracks: Tracks
     label_hz: int
     classes: tuple[str, ...] = CLASSES
     duration_us: int = 0  #: known at the end of the video
+    random_sensor: RandomSensor | None = None
 
 
 def simulate_video(
@@ -213,7 +215,7 @@ def _record(
     files = RecordingFiles(home, job, scene)
     try:
         cuts, count = [], 1
-        none = scene.tracks.boxes_at(np.zeros(0, np.int64), video.fit, scene.sensor)
+        none = scene.tracks.boxes_at(np.zeros(0, np.int64), video.fit, scene.frame)
         with closing(_until(video, limit_us)) as frames:
             for piece in record_video(frames, scene.camera, job.seed, threads):
                 files.take(LabelledPiece(piece.events, none))
@@ -225,8 +227,8 @@ def _record(
         truth_us = truth_times(scene.duration_us)
         span = (label_us[0], label_us[-1]) if len(label_us) else (1, 0)
         truth_us = truth_us[(truth_us >= span[0]) & (truth_us <= span[1])]
-        boxes = scene.tracks.boxes_at(np.union1d(label_us, truth_us), video.fit, scene.sensor)
-        files.take(LabelledPiece(Events.empty(scene.sensor), boxes))
+        boxes = scene.tracks.boxes_at(np.union1d(label_us, truth_us), video.fit, scene.frame)
+        files.take(LabelledPiece(Events.empty(scene.frame), boxes))
         entry = files.finish("cpu", camera_values(scene.camera), (label_us, truth_us))
     except (FateError, OSError) as error:
         files.discard()

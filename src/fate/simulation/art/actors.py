@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.signal import lfilter
 
 from fate.simulation.arrays import Float64
-from fate.simulation.art.panels import Body
+from fate.simulation.art.panels import Body, Point
 
 #: The ego car's path is integrated in steps of this many seconds.
 STEP_S = 0.005
@@ -29,6 +29,7 @@ class Pose(NamedTuple):
     z: Float64  #: metres along the street
     heading: Float64  #: rad
     gait: Float64  #: rad, how far the walk has come; 0 for what does not walk
+    y: Float64 = np.zeros(1)  #: metres below the ground; negative above it. One entry holds for all times.
 
 
 class CameraPose(NamedTuple):
@@ -38,6 +39,8 @@ class CameraPose(NamedTuple):
     z: Float64  #: metres along the street
     yaw: Float64  #: rad, to the right
     pitch: Float64  #: rad, upwards
+    height: Float64 | None = None  #: metres above the ground; None: the height that the renderer was given
+    roll: Float64 | None = None  #: rad, clockwise as the camera sees it; None: upright
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Straight:
             self.z + way * np.cos(self.heading),
             np.full_like(way, self.heading),
             gait,
+            np.zeros_like(way),
         )
 
 
@@ -71,6 +75,8 @@ class Ego:
     speed: Float64  #: m/s
     yaw: Float64  #: rad, to the right
     pitch: Float64  #: rad, upwards
+    height: Float64 | None = None  #: metres above the ground; None: the height that the renderer was given
+    roll: Float64 | None = None  #: rad, clockwise as the camera sees it; None: upright
 
     def at(self, seconds: Float64) -> CameraPose:
         """The camera's pose at times [R] in seconds."""
@@ -81,7 +87,8 @@ class Ego:
         def between(values: Float64) -> Float64:
             return np.asarray(values[first] + share * (values[first + 1] - values[first]))
 
-        return CameraPose(between(self.x), between(self.z), between(self.yaw), between(self.pitch))
+        rest = (None if values is None else between(values) for values in (self.height, self.roll))
+        return CameraPose(between(self.x), between(self.z), between(self.yaw), between(self.pitch), *rest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,26 +105,69 @@ class Following:
 
     def at(self, seconds: Float64) -> Pose:
         """The pose at times [R] in seconds."""
-        _, z, _, _ = self.ego.at(seconds)
+        z = self.ego.at(seconds).z
         gap = self.gap + self.sway * np.sin(2 * np.pi * seconds / self.period + self.phase)
         gait = 2 * np.pi * (z + gap) / self.stride if self.stride > 0 else np.zeros_like(seconds)
-        return Pose(np.full_like(seconds, self.x), z + gap, np.zeros_like(seconds), gait)
+        level = np.zeros_like(seconds)
+        return Pose(np.full_like(seconds, self.x), z + gap, level, gait, level)
 
 
-#: A way through the street, with a pose at any time.
-Path: TypeAlias = Straight | Following
+@dataclass(frozen=True)
+class Swaying:
+    """Something planted whose swinging panels sway to and fro, a wiper that sweeps, or a person who stays in place."""
+
+    x: float
+    z: float
+    hertz: float
+    phase: float = 0.0  #: rad
+    heading: float = 0.0
+
+    def at(self, seconds: Float64) -> Pose:
+        """The pose at times [R] in seconds."""
+        x, z, heading = (np.full_like(seconds, value) for value in (self.x, self.z, self.heading))
+        return Pose(x, z, heading, 2 * np.pi * self.hertz * seconds + self.phase)
+
+
+@dataclass(frozen=True)
+class Falling:
+    """A drop or a flake that crosses the picture again and again, on the same way.
+
+    It jumps back to its start between calls, never between two times of one call, so that a stretch of time that is
+    asked for at once holds no jump.
+    """
+
+    start: tuple[float, float]  #: x and z
+    velocity: tuple[float, float]  #: m/s along x and z
+    period: float  #: seconds from one start to the next
+    phase: float  #: seconds after its start at time 0
+
+    def at(self, seconds: Float64) -> Pose:
+        """The pose at times [R] in seconds."""
+        since = seconds + self.phase
+        since = since - self.period * np.floor(since[0] / self.period)
+        x, z = (start + speed * since for start, speed in zip(self.start, self.velocity, strict=True))
+        return Pose(x, z, np.zeros_like(x), np.zeros_like(x))
+
+
+class Path(Protocol):
+    """A way through the street, with a pose at any time."""
+
+    def at(self, seconds: Float64) -> Pose:
+        """The pose at times [R] in seconds."""
 
 
 class Layer(IntEnum):
     """What lies over what, whatever the distance."""
 
+    LENS = -1  #: fixed to the camera, whose frame is its own; x and z of its path are metres to the right and down
     STANDING = 0  #: everything upright, sorted by depth
     SHADOW = 1  #: on the ground, over markings
     MARKING = 2  #: on the ground
-    KERB = 3  #: on the ground; from here on the same all along the street, so it moves with the camera
-    GROUND = 4  #: road and pavements
-    LAND = 5  #: the land beside them
-    FAR = 6  #: the skyline
+    PAVING = 3  #: on the ground, under markings
+    KERB = 4  #: on the ground; from here on the same all along the street, so it moves with the camera
+    GROUND = 5  #: road and pavements
+    LAND = 6  #: the land beside them
+    FAR = 7  #: the skyline
 
 
 class Actor(NamedTuple):
@@ -127,7 +177,7 @@ class Actor(NamedTuple):
     path: Path
     layer: Layer = Layer.STANDING
     owner: int = -1  #: the labelled object it is; -1: scenery
-    mirror: float = 1.0  #: -1 turns a billboard's left to its right
+    mirror: float = 1.0  #: -1 turns a billboard's left to its right, unless it has bones
     reach: float = 0.0  #: metres from its origin to its far end: walls beside the street are sorted by that end
 
 
@@ -142,6 +192,8 @@ class Lighting:
     zenith: float  #: light of the sky one focal length higher
     headlamps: float  #: of the ego car, on something right in front
     lamps: float  #: share of their full glow at which lamps shine
+    exposure: tuple[Point, ...] = ()  #: (seconds, factor) of the whole picture's light, straight in between; (): 1
+    shade: tuple[Point, ...] = ()  #: (z, share) of the sun that trees keep from what passes under them; (): none
 
 
 def ornstein_uhlenbeck(rng: np.random.Generator, steps: int, sigma: float, time_constant: float) -> Float64:

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from scipy.spatial import ConvexHull
 
 from fate.simulation.arrays import Float32, Float64, Int32
+from fate.simulation.art.skeleton import Skeleton
 
 MAX_TEXELS = 128  # along either side: 128 · 128 · 65535 is the largest square whose sum still fits an int32
 SUM_SCALE = 65535  # summed_area counts in units of 1/65535: 16 bits, finer than a pixel can resolve
@@ -78,12 +79,14 @@ class Texture:
 class Swing:
     """A panel that turns like a limb, in its own plane, by ``amplitude · sin(gait phase + phase)``.
 
+    With ``turns`` the angle is ``gait phase + phase`` instead, so that the panel can go all the way round like a fan.
     A positive angle turns the panel's ``across`` towards its ``down``.
     """
 
     pivot: Float64  #: [3] metres, the point that does not move: a hip or a shoulder
     amplitude: float  #: radians
     phase: float = 0.0  #: radians, ahead of the body's gait phase
+    turns: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +110,8 @@ class Panel:
     flicker_hz: float = 0.0  #: frequency of the emission's flicker; 0 for a steady lamp
     flicker_depth: float = 0.0  #: share of the emission that flickers, 0 to 1
     swing: Swing | None = None  #: how the panel moves with the gait
+    bone: int | None = None  #: index of the bone that carries it; its origin is then relative to the joint
+    spread: tuple[float, float] = (1.0, 1.0)  #: width of what a bone carries, seen from the front and from the side
 
     def scaled(self, scale: Float64 | float, about: Float64) -> Panel:
         """The same panel in a frame whose origin is ``about`` [3], stretched by ``scale`` (one number, or [3])."""
@@ -120,7 +125,9 @@ class Body:
     """A thing in the street: panels that move together. Sizes are in metres, as drawn.
 
     In a ``facing`` body (a billboard) every panel lies in the plane z = 0 of the body's frame, and the renderer turns
-    that plane about the vertical towards the camera.
+    that plane about the vertical towards the camera. A billboard may have several views, drawn for directions that are
+    spaced evenly: ``panels`` then holds as many panels for each of them, first those of a body that walks away from the
+    viewer, then those of one whose heading is turned further to the right. Its bones, if any, move the panels.
     """
 
     name: str  #: the make or style, for instance ``"saloon"``
@@ -130,6 +137,8 @@ class Body:
     width: float  #: along x
     height: float  #: above the ground
     facing: bool = False
+    views: int = 1
+    skeleton: Skeleton | None = None
 
 
 class Canvas:

@@ -10,24 +10,43 @@ may see it, is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from fate.simulation.arrays import Float64
 from fate.simulation.art import buildings, roadside
-from fate.simulation.art.actors import REACH, Actor, Ego, Following, Layer, Lighting, Path, Straight, drive, stand
+from fate.simulation.art.actors import (
+    REACH,
+    STEP_S,
+    Actor,
+    Ego,
+    Following,
+    Layer,
+    Lighting,
+    Path,
+    Straight,
+    drive,
+    stand,
+)
 from fate.simulation.art.cars import CARS, make_car
 from fate.simulation.art.catalogue import Split
+from fate.simulation.art.crowd import add_people
+from fate.simulation.art.daylight import draw_lighting, make_lighting
+from fate.simulation.art.dressing import clear_of, dress, light_lamps, surround
+from fate.simulation.art.large_vehicles import make_large_vehicle
+from fate.simulation.art.layout import LANE, StreetLayout, make_layout
+from fate.simulation.art.mounts import MIDDLE, mount_beside, mount_on_car
 from fate.simulation.art.panels import Body, Panel, Texture, vector
 from fate.simulation.art.pedestrians import PEDESTRIANS, make_pedestrian
+from fate.simulation.art.people import make_person
 from fate.simulation.art.roadside import lay_on_ground, make_shadow
 from fate.simulation.art.two_wheelers import TWO_WHEELERS, make_two_wheeler
+from fate.simulation.art.variety import Variety
 
 #: How far beyond the end of the drive the street continues, metres.
 AHEAD = 150.0
-LANE = 3.5  #: metres
 #: Two bodies must be this far apart along each axis, metres.
 ELBOW_ROOM = 0.25
 #: How often the way of a body is checked, seconds.
@@ -38,44 +57,40 @@ BEHIND = 12.0
 SIDE_STREET = 5.0
 
 
-@dataclass(frozen=True)
-class StreetLayout:
-    """The cross-section of a street, in metres from the middle of the ego lane."""
-
-    kind: str  #: "town", "suburb" or "open"
-    left_kerb: float
-    right_kerb: float
-    parking_left: bool
-    parking_right: bool
-    oncoming_lanes: int
-    length: float
-
-    @property
-    def sides(self) -> tuple[tuple[float, float], ...]:
-        """The sign of x on the left and on the right side, and how far the kerb is away."""
-        return (-1.0, abs(self.left_kerb)), (1.0, abs(self.right_kerb))
-
-
 class StreetBuilder:
     """Collects the actors of a street; many actors share a few bodies."""
 
     def __init__(
-        self, rng: np.random.Generator, split: Split, night: bool, ego: Ego, seconds: float, at_rest: bool
+        self,
+        rng: np.random.Generator,
+        split: Split,
+        night: bool,
+        ego: Ego,
+        seconds: float,
+        at_rest: bool,
+        variety: Variety | None = None,
     ) -> None:
         self.rng, self.night, self.split = rng, night, split
         self.ego, self.seconds, self.at_rest = ego, seconds, at_rest
+        self.motionless = at_rest if variety is None else variety.mount == "mast" and variety.sway == 0
         self.actors: list[Actor] = []
         self.objects: list[Body] = []  #: labelled ones; an actor's owner is its place here
         self.side_streets: list[float] = []  #: z of streets that cross
         self.cars = [make_car(rng, CARS.choose(rng, split), night=night) for _ in range(10)]
         self.people = [make_pedestrian(rng, PEDESTRIANS.choose(rng, split)) for _ in range(8)]
         self.two_wheelers = [make_two_wheeler(rng, TWO_WHEELERS.choose(rng, split), night=night) for _ in range(4)]
+        if variety is not None:  # nobody would call a truck a car
+            self.people = [make_person(rng, split, "walk") for _ in range(8)]
+            self.cars = [replace(car, kind="scenery") if car.name == "box-truck" else car for car in self.cars]
+            self.cars += [make_large_vehicle(rng, night) for _ in range(round(10 * variety.large_vehicles))]
         self.shadows = {id(body): make_shadow(body) for body in (*self.cars, *self.people, *self.two_wheelers)}
         self._times = np.arange(0.0, seconds + CHECK_S, CHECK_S)
-        x, z, _, _ = ego.at(self._times)
+        x, z = ego.at(self._times)[:2]
         self._ego_z = z
+        self._behind = BEHIND if variety is None or not at_rest else REACH
         self._ways: list[tuple[int, int, Float64]] = []  # of each solid thing: see _claim
-        self._claim(np.stack([x, z, np.full_like(x, 0.9), np.full_like(x, 2.5)]))  # the ego car itself
+        half_x, half_z = (0.9, 2.5) if variety is None or not at_rest else (0.3, 0.3)
+        self._claim(np.stack([x, z, np.full_like(x, half_x), np.full_like(x, half_z)]))  # the ego car, or a person
 
     def pick(self, bodies: list[Body]) -> Body:
         """Choose one of the bodies at random."""
@@ -88,7 +103,10 @@ class StreetBuilder:
         """
         if not self._claim(self._way(body, path)):
             return False
+        labelled = labelled and body.kind != "scenery"
         self.actors.append(Actor(body, path, owner=len(self.objects) if labelled else -1, mirror=mirror))
+        if id(body) not in self.shadows:
+            self.shadows[id(body)] = make_shadow(body)
         self.actors.append(Actor(self.shadows[id(body)], path, Layer.SHADOW))
         if labelled:
             self.objects.append(body)
@@ -112,7 +130,7 @@ class StreetBuilder:
         Only the times count from the first to the last one at which the camera may see it. They are kept as the index
         of the first, the index past the last, and the way between them.
         """
-        near = np.flatnonzero((way[1] > self._ego_z - BEHIND) & (way[1] < self._ego_z + REACH))
+        near = np.flatnonzero((way[1] > self._ego_z - self._behind) & (way[1] < self._ego_z + REACH))
         begin, end = (int(near[0]), int(near[-1]) + 1) if len(near) else (0, 0)
         for start, stop, other in self._ways:
             first, last = max(begin, start), min(end, stop)
@@ -142,11 +160,25 @@ def spaced(start: float, end: float, gap: Callable[[], float]) -> Iterator[float
 
 
 def make_street(
-    seed: int, split: Split, seconds: float, two_wheelers: bool, at_rest: bool = False
+    seed: int,
+    split: Split,
+    seconds: float,
+    two_wheelers: bool,
+    at_rest: bool = False,
+    variety: Variety | None = None,
+    empty: bool = False,
 ) -> tuple[Ego, StreetBuilder, Lighting]:
-    """The drive, its actors and its light; or a camera at rest, and who passes it."""
+    """The drive, its actors and its light; or a camera at rest, and who passes it.
+
+    An ``empty`` street has neither traffic nor parked cars nor people. A ``variety`` says itself where the camera is;
+    its ego holds the camera's height and roll, too.
+    """
     rng = np.random.default_rng([seed, 0x5CE7E])
-    if at_rest:
+    if variety is not None:
+        lighting, night = draw_lighting(rng, variety, seconds), variety.light in ("dusk", "night")
+        ego, layout = _place_camera(rng, variety, seconds)
+        at_rest = variety.mount != "car"
+    elif at_rest:
         lighting, night = make_lighting(rng)
         layout = make_layout(rng, fast=bool(rng.random() < 0.3), stops=False, length=AHEAD)
         ego = stand(rng, seconds, layout.left_kerb, layout.right_kerb)
@@ -156,45 +188,68 @@ def make_street(
         lighting, night = make_lighting(rng)
         stops = bool(np.any(ego.speed == 0))
         layout = make_layout(rng, fast, stops, float(ego.z[-1]) + AHEAD)
-    builder = StreetBuilder(rng, split, night, ego, seconds, at_rest)
+    builder = StreetBuilder(rng, split, night, ego, seconds, at_rest, variety)
+    if not empty:
+        if variety is not None:
+            _add_crowd(builder, layout, variety.crowding)
+            add_people(builder, variety.people)
+        _add_road_users(builder, layout, two_wheelers)
+    _add_ground(builder, layout)
+    _add_roadside(builder, layout, sunny=lighting.sun > 0.3)
+    _add_walls(builder, layout)
+    _add_kerbside(builder, layout)
+    if variety is not None:
+        ends = -20.0, layout.length
+        added, shade = dress(rng, variety, (layout.left_kerb, layout.right_kerb), ends, lighting.sun > 0.3)
+        skyline = next(actor.body for actor in builder.actors if actor.layer == Layer.FAR)
+        actors = list(light_lamps(rng, variety, [*builder.actors, *added, *surround(skyline)], ego, night))
+        builder.actors = list(clear_of(actors, ego.at(np.arange(0.0, seconds, 0.5)))) if at_rest else actors
+        lighting = replace(lighting, shade=shade)
+    return ego, builder, lighting
+
+
+def _place_camera(rng: np.random.Generator, variety: Variety, seconds: float) -> tuple[Ego, StreetLayout]:
+    """The camera's way and the street around it; few cars park between the street and a camera beside it."""
+    if variety.mount == "car":
+        ego = mount_on_car(rng, variety, seconds)
+        fast, stops = float(np.mean(ego.speed)) > 13, bool(np.any(ego.speed == 0))
+        return ego, make_layout(rng, fast, stops, float(ego.z[-1]) + AHEAD)
+    layout = make_layout(rng, fast=bool(rng.random() < 0.3), stops=False, length=MIDDLE + AHEAD)
+    ego = mount_beside(rng, variety, seconds, layout.left_kerb, layout.right_kerb)
+    if rng.random() < 0.7:
+        layout = replace(layout, parking_right=False) if ego.x[0] > 0 else replace(layout, parking_left=False)
+    return ego, layout
+
+
+def _add_crowd(builder: StreetBuilder, layout: StreetLayout, crowding: float) -> None:
+    """Cars close to the camera: right ahead of its car, and those that pass it and are cut by the frame."""
+    rng, ego = builder.rng, builder.ego
+    if not builder.at_rest and rng.random() < 0.5 * crowding:
+        gap = rng.uniform(6.0, 10.0)
+        ahead = Following(
+            ego, rng.normal(0, 0.3), gap, rng.uniform(0, 0.1) * gap, rng.uniform(4, 12), rng.uniform(0, 6.28)
+        )
+        builder.add(builder.pick(builder.cars), ahead)
+    for _ in range(rng.poisson(crowding * builder.seconds / 2)):
+        when = rng.uniform(0, builder.seconds)
+        x, z = (float(values[0]) for values in ego.at(np.array([when]))[:2])
+        if builder.at_rest:
+            oncoming, speed = bool(rng.random() < 0.5), rng.uniform(3, 14)
+            x, z, heading = -LANE * oncoming, z + rng.uniform(-12, 12), np.pi * oncoming
+        else:  # it overtakes
+            speed = float(np.interp(when, STEP_S * np.arange(len(ego.z)), ego.speed)) + rng.uniform(1.5, 6)
+            x, heading = x - rng.uniform(2.6, 3.4), 0.0
+        way = speed * when * np.cos(heading)
+        builder.add(builder.pick(builder.cars), Straight(x + rng.normal(0, 0.15), z - way, heading, speed))
+
+
+def _add_road_users(builder: StreetBuilder, layout: StreetLayout, two_wheelers: bool) -> None:
+    """Add everything that is labelled."""
     _add_traffic(builder, layout)
     if two_wheelers:
         _add_two_wheelers(builder, layout)
     _add_parked(builder, layout)
     _add_pedestrians(builder, layout)
-    _add_ground(builder, layout)
-    _add_roadside(builder, layout, sunny=lighting.sun > 0.3)
-    _add_walls(builder, layout)
-    _add_kerbside(builder, layout)
-    return ego, builder, lighting
-
-
-def make_lighting(rng: np.random.Generator) -> tuple[Lighting, bool]:
-    """Sun, overcast, dusk or night; the second value says whether lamps are lit."""
-    kind = rng.choice(["sun", "overcast", "dusk", "night"], p=[0.45, 0.35, 0.1, 0.1])
-    azimuth, elevation = rng.uniform(0, 2 * np.pi), rng.uniform(0.35, 1.1)
-    flat = np.cos(elevation)
-    to_sun = float(flat * np.sin(azimuth)), float(-np.sin(elevation)), float(flat * np.cos(azimuth))
-    if kind == "night":
-        return Lighting(0.32, 0.0, to_sun, 0.06, 0.02, 1.5, 1.5), True
-    ambient, sun, horizon, zenith, headlamps, lamps = {
-        "sun": (0.55, 1.3, (1.2, 1.7), (0.7, 1.1), 0.0, 0.3),
-        "overcast": (1.25, 0.2, (1.2, 1.6), (1.0, 1.5), 0.0, 0.3),
-        "dusk": (0.45, 0.15, (0.5, 0.9), (0.25, 0.5), 0.05, 0.8),
-    }[str(kind)]
-    light = Lighting(ambient, sun, to_sun, rng.uniform(*horizon), rng.uniform(*zenith), headlamps, lamps)
-    return light, kind == "dusk"
-
-
-def make_layout(rng: np.random.Generator, fast: bool, stops: bool, length: float) -> StreetLayout:
-    """A cross-section: wide and open where one drives fast; red lights are in town."""
-    shares = [0.1, 0.35, 0.55] if fast else [0.65, 0.35, 0.0] if stops else [0.5, 0.35, 0.15]
-    kind = str(rng.choice(["town", "suburb", "open"], p=shares))
-    oncoming = 1 if kind != "open" or rng.random() < 0.5 else 2
-    parking_left, parking_right = (kind != "open" and bool(rng.random() < 0.6) for _ in range(2))
-    right = LANE / 2 + (2.3 if parking_right else 0.4) + rng.uniform(0, 0.8)
-    left = -LANE / 2 - oncoming * LANE - (2.3 if parking_left else 0.4) - rng.uniform(0, 0.8)
-    return StreetLayout(kind, left, right, parking_left, parking_right, oncoming, length)
 
 
 def _add_traffic(builder: StreetBuilder, layout: StreetLayout) -> None:
@@ -202,7 +257,7 @@ def _add_traffic(builder: StreetBuilder, layout: StreetLayout) -> None:
     rng, ego = builder.rng, builder.ego
     if builder.at_rest:  # cars come from behind the camera and drive on
         speed, headway = rng.uniform(5, 12) if layout.kind != "open" else rng.uniform(12, 20), rng.uniform(12, 50)
-        z = rng.uniform(-10, 60)
+        z = rng.uniform(-10, 60) + float(ego.z[0])
         while z > -speed * builder.seconds:
             builder.add(builder.pick(builder.cars), Straight(rng.normal(0, 0.15), z, 0.0, speed))
             z -= 9 + rng.exponential(headway)
@@ -237,7 +292,7 @@ def _add_traffic(builder: StreetBuilder, layout: StreetLayout) -> None:
 def _add_parked(builder: StreetBuilder, layout: StreetLayout) -> None:
     """Add parked cars along the kerbs, but not in a side street.
 
-    For a camera at rest they cause no events, so they have no boxes there; they still hide others.
+    For a camera that does not move they cause no events, so they have no boxes there; they still hide others.
     """
     rng = builder.rng
     taken = rng.uniform(0.25, 0.85)
@@ -250,7 +305,7 @@ def _add_parked(builder: StreetBuilder, layout: StreetLayout) -> None:
             if rng.random() < taken and not builder.in_side_street(z, car.length / 2):
                 away = np.pi if rng.random() < 0.15 else 0.0
                 path = Straight(x + rng.normal(0, 0.08), z, heading + away + rng.normal(0, 0.01))
-                builder.add(car, path, labelled=not builder.at_rest)
+                builder.add(car, path, labelled=not builder.motionless)
             z += car.length + rng.uniform(0.8, 2.0)
 
 
@@ -282,7 +337,7 @@ def _add_two_wheelers(builder: StreetBuilder, layout: StreetLayout) -> None:
         sway = rng.uniform(0.5, 1.5)
         body, x = builder.pick(builder.two_wheelers), rng.uniform(1.3, 1.5)
         following = Following(builder.ego, x, gap, sway, rng.uniform(5, 15), rng.uniform(0, 6.28), 5.0)
-        passing = Straight(x, gap - 12.0, 0.0, 5.0, 5.0)  # from behind the camera
+        passing = Straight(x, gap - 12.0 + float(builder.ego.z[0]), 0.0, 5.0, 5.0)  # from behind the camera
         builder.add(body, passing if builder.at_rest else following)
         gap += rng.uniform(6, 12)
     first, speed = rng.uniform(15, 60), rng.uniform(3, 9)
@@ -296,13 +351,14 @@ def _add_ground(builder: StreetBuilder, layout: StreetLayout) -> None:
     rng = builder.rng
     profile = roadside.ground_profile(rng, layout.left_kerb, layout.right_kerb, -30.0, 30.0)
     meadow = Texture.plain(rng.uniform(0.08, 0.16))
+    back = 0.5 if builder.ego.height is None else -700.0  # a camera of any height and direction may look behind itself
     for layer, texture, reach in ((Layer.GROUND, profile, 30.0), (Layer.LAND, meadow, 500.0)):
-        panel = Panel(texture, vector(-reach, 0, 700), vector(2 * reach, 0, 0), vector(0, 0, -699.5))
+        panel = Panel(texture, vector(-reach, 0, 700), vector(2 * reach, 0, 0), vector(0, 0, back - 700))
         builder.add_scenery(Body("ground", "scenery", (panel,), 700.0, 2 * reach, 0.0), 0.0, 0.0, layer)
     if layout.kind != "open":
         for x in (layout.left_kerb, layout.right_kerb):
             kerb = Texture.plain(roadside.KERB_STRIP if x > 0 else roadside.KERB_STRIP[::-1])
-            panel = Panel(kerb, vector(x - 0.25, 0, 300), vector(0.5, 0, 0), vector(0, 0, -299.5))
+            panel = Panel(kerb, vector(x - 0.25, 0, 300), vector(0.5, 0, 0), vector(0, 0, max(back, -300.0) - 300))
             builder.add_scenery(Body("kerb", "scenery", (panel,), 300.0, 0.5, 0.0), 0.0, 0.0, Layer.KERB)
     skyline = roadside.make_skyline(rng)
     far = Panel(skyline, vector(-900, -95, 800), vector(1800, 0, 0), vector(0, 97, 0))

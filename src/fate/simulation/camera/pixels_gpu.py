@@ -44,7 +44,7 @@ class StretchBatch(NamedTuple):
     ids: Tensor  #: surfaces of all tiles of all recordings, int32
     step_us: Tensor  #: [B, N] float32
     sky: Tensor  #: [B, R, 3] float32
-    focal: float
+    focal: Tensor  #: [B] float32, pixels
 
 
 @triton.jit
@@ -130,10 +130,10 @@ def _shade(x, y, now, knot, share, recording, begin, end, maps, light,
 
 
 @triton.jit
-def _advance_kernel(maps, light, slots, first, ids, steps_us, sky, light_table,
+def _advance_kernel(maps, light, slots, first, ids, steps_us, sky, focals, light_table,
            alpha_table, theta_on, theta_off, log_light, receptor, reference, release,
            log_light_out, receptor_out, reference_out, release_out, circuits, keys,
-           counter, capacity, length_us, focal, height, width, tiles, columns,
+           counter, capacity, length_us, height, width, tiles, columns,
            surfaces, knots, tile_size: tl.constexpr):  # fmt: skip
     """One tile of one recording through the stretch: ``pixels_cpu.advance_tile``."""
     program = tl.program_id(0)
@@ -157,6 +157,7 @@ def _advance_kernel(maps, light, slots, first, ids, steps_us, sky, light_table,
     begin = tl.load(first + recording * (tiles + 1) + tile).to(tl.int32)
     end = tl.load(first + recording * (tiles + 1) + tile + 1).to(tl.int32)
     longest = tl.load(steps_us + recording * tiles + tile)
+    focal = tl.load(focals + recording)
     drift = leak * on
     step = longest
     now = longest * 0.0
@@ -168,7 +169,8 @@ def _advance_kernel(maps, light, slots, first, ids, steps_us, sky, light_table,
         share = then / _KNOT_US - knot.to(tl.float32)
         at_knot = sky + (recording * knots + knot) * 3
         horizon = tl.load(at_knot) + share * (tl.load(at_knot + 3) - tl.load(at_knot))
-        low, high = tl.load(at_knot + 1), tl.load(at_knot + 2)
+        low = tl.load(at_knot + 1) + share * (tl.load(at_knot + 4) - tl.load(at_knot + 1))
+        high = tl.load(at_knot + 2) + share * (tl.load(at_knot + 5) - tl.load(at_knot + 2))
         above = tl.minimum(tl.maximum((horizon - y) / focal, 0.0), 1.0)
         seen = _shade(x, y, then, knot, share, recording, begin, end, maps, light, slots, ids, light_table,
                       alpha_table, low + above * (high - low), surfaces, knots)  # fmt: skip
@@ -243,8 +245,8 @@ class GpuPixels:
         while True:
             counter = torch.zeros(1, dtype=torch.int64, device=self._keys.device)
             _advance_kernel[(count * tiles,)](
-                *batch[:7], *self._tables,
-                *self.state, *self._next, self.circuits, self._keys, counter, len(self._keys), length_us, batch.focal,
+                *batch, *self._tables,
+                *self.state, *self._next, self.circuits, self._keys, counter, len(self._keys), length_us,
                 height, width, tiles, columns, surfaces, knots, TILE, num_warps=1,
             )  # fmt: skip
             found = int(counter)

@@ -19,6 +19,7 @@ from fate.processes import allowed_processors
 from fate.simulation.arrays import Int64
 from fate.simulation.camera import noise
 from fate.simulation.camera.camera_model import CameraModel
+from fate.simulation.camera.framing import framed
 from fate.simulation.camera.noise import EventColumns
 from fate.simulation.camera.pixels_cpu import adapted_pixels, advance_tiles, shared_circuit
 from fate.simulation.render.scene import STRETCH_US, RecordedPiece, Scene
@@ -62,7 +63,8 @@ def record(
     """Record one scene with its camera on the CPU, one piece for each stretch.
 
     The boxes are those at ``times_us``, sorted; none by default. ``threads`` share the work, all cores by default; the
-    events do not depend on them. The pieces hold ``number`` as their ``recording``.
+    events do not depend on them. The pieces hold ``number`` as their ``recording``; pixels
+    are those of ``scene.sensor``.
     """
     threads = threads or allowed_processors()
     times_us = np.zeros(0, np.int64) if times_us is None else times_us
@@ -94,13 +96,14 @@ def record_many(
     """Record scenes: one after the other on the CPU, side by side on a GPU (their pieces then alternate).
 
     ``scenes`` are functions that make the scenes, and ``RecordedPiece.recording`` is an index into them. ``times_us``
-    returns the sorted times of a scene's boxes. ``threads`` share the work, all cores by default.
+    returns the sorted times of a scene's boxes. ``threads`` share the work, all cores by default. The pieces are in the
+    frame of their recording (``framing.py``).
     """
     if device != "cpu":
         from fate.simulation.camera.recorder_gpu import record_on_gpu  # noqa: PLC0415  (needs triton, which needs a GPU)
 
-        yield from record_on_gpu(scenes, times_us, device, threads)
+        yield from framed(record_on_gpu(scenes, times_us, device, threads))
         return
     for number, make in enumerate(scenes):
         scene = make()
-        yield from record(scene, times_us(scene), threads, number)
+        yield from framed(record(scene, times_us(scene), threads, number))

@@ -95,13 +95,14 @@ def prepare_in_workers(batches: list[SceneShare], workers: int, device: str) -> 
 
     Worker processes work ahead of the GPU by a few stretches: while it is at one batch, they begin with the next.
     """
-    workers = min(workers, len(batches[0]))
+    largest = max(map(len, batches))
+    workers = min(workers, largest)
     loader = DataLoader(
         PreparedScenes(batches),
         batch_size=None,
         num_workers=workers,
         collate_fn=_unchanged,
-        prefetch_factor=AHEAD * -(-len(batches[0]) // workers),
+        prefetch_factor=AHEAD * -(-largest // workers),
         multiprocessing_context=worker_context(preload=__name__),
     )
     messages = iter(loader)
@@ -129,7 +130,9 @@ class GpuSensorOutput:
     """What comes after the pixel, for all recordings of a batch at once: ``recorder.SensorOutput`` on sorted keys."""
 
     def __init__(self, cameras: Sequence[CameraModel], seeds: Sequence[int], device: torch.device) -> None:
-        self.camera, self.device = cameras[0], device
+        if len({_burst_values(camera) for camera in cameras}) > 1:
+            raise FateError("cameras with different dark_light or burst values were given; a batch needs the same ones")
+        self.camera, self.device = cameras[0], device  # the camera of all, as far as bursts are concerned
         self._jitter_us = torch.tensor([camera.jitter_us for camera in cameras], device=device)
         self._bursting = torch.tensor([camera.bursts for camera in cameras], device=device)
         self._seed = int(np.random.SeedSequence(list(seeds)).generate_state(1, np.uint32)[0])
@@ -175,25 +178,38 @@ class GpuSensorOutput:
         return torch.cat([keys[~bursting], (repeated.t_us << TIME_SHIFT) | repeated.x])
 
 
+def _burst_values(camera: CameraModel) -> tuple[Any, ...]:
+    """What bursts depend on in a recording that has them."""
+    return camera.dark_light, *(getattr(camera, name) for name in vars(camera) if name.startswith("burst_"))
+
+
 def record_on_gpu(
     scenes: Sequence[Callable[[], Scene]],
     times_us: Callable[[Scene], Int64],
     device: str = "cuda",
     threads: int | None = None,
 ) -> Iterator[RecordedPiece]:
-    """Record scenes of one profile and length on a GPU, many side by side; see ``recorder.record_many``."""
+    """Record scenes on a GPU, those of one sensor size and length side by side; see ``recorder.record_many``."""
     made = [make() for make in scenes]  # the processes draw the streets, when they need them
     if not made:
         return
-    kinds = {(scene.sensor, scene.duration_us) for scene in made}
-    if len(kinds) > 1:
-        raise FateError(f"scenes of {len(kinds)} sensors and lengths were given; on a GPU all must be of one")
-    size = min(max(PIXELS // (made[0].sensor.height * made[0].sensor.width), 1), len(made))
-    numbers = [range(first, min(first + size, len(made))) for first in range(0, len(made), size)]
+    numbers = batch_numbers(made)
     batches: list[SceneShare] = [[(made[number], times_us(made[number])) for number in batch] for batch in numbers]
     prepared = prepare_in_workers(batches, threads or max(allowed_processors() - 1, 1), device)
     for batch, share in zip(numbers, batches, strict=True):
         yield from _record_batch(batch, [scene for scene, _ in share], prepared, torch.device(device))
+
+
+def batch_numbers(scenes: Sequence[Scene]) -> list[list[int]]:
+    """Which scenes go side by side: those of one sensor size and length, as many as fit."""
+    groups: dict[tuple[Sensor, int], list[int]] = {}
+    for number, scene in enumerate(scenes):
+        groups.setdefault((scene.sensor, scene.duration_us), []).append(number)
+    batches = []
+    for (sensor, _), group in groups.items():
+        size = max(PIXELS // (sensor.height * sensor.width), 1)
+        batches += [group[first : first + size] for first in range(0, len(group), size)]
+    return batches
 
 
 def _record_batch(
@@ -266,7 +282,7 @@ def batch_stretch(packets: list[PreparedStretch], bases: Int64, device: torch.de
         ids=moved(np.concatenate([packet.schedule.ids for packet in packets])),
         step_us=moved(np.stack([packet.schedule.step_us for packet in packets])),
         sky=moved(np.stack([packet.surfaces.sky for packet in packets])),
-        focal=packets[0].surfaces.focal,
+        focal=moved(np.array([packet.surfaces.focal for packet in packets], np.float32)),
     )
 
 

@@ -178,7 +178,9 @@ def sky_rows(surfaces: Surfaces, t_us: float, top: int, sky: Float32) -> None:
     knot = min(int(position), surfaces.sky.shape[0] - 2)
     share = position - knot
     horizon = surfaces.sky[knot, 0] + share * (surfaces.sky[knot + 1, 0] - surfaces.sky[knot, 0])
-    low, high = surfaces.sky[knot, 1], surfaces.sky[knot, 2]
+    part = np.float32(share)
+    low = surfaces.sky[knot, 1] + part * (surfaces.sky[knot + 1, 1] - surfaces.sky[knot, 1])
+    high = surfaces.sky[knot, 2] + part * (surfaces.sky[knot + 1, 2] - surfaces.sky[knot, 2])
     for row in range(len(sky)):
         height = max((horizon - (top + row + 0.5)) / surfaces.focal, 0.0)
         sky[row] = low + min(height, 1.0) * (high - low)

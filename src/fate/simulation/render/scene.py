@@ -17,11 +17,13 @@ from typing import NamedTuple
 import numpy as np
 
 from fate.errors import FateError
-from fate.events.events import Events
+from fate.events.events import COMMON_FRAME, Events, Sensor
 from fate.simulation.arrays import Float32, Int32, Int64
 from fate.simulation.art.catalogue import SPLITS, Split
+from fate.simulation.art.mixture import make_world
 from fate.simulation.art.street import make_street
 from fate.simulation.camera.camera_model import CameraModel, camera_preset
+from fate.simulation.camera.random_sensor import draw_sensor
 from fate.simulation.render.compositing import render
 from fate.simulation.render.surfaces import KNOT_US, Atlas, Pinhole, SurfaceBuilder
 from fate.simulation.render.tiles import schedule_tiles
@@ -32,22 +34,25 @@ from fate.simulation.writing.request import Request, check_switch
 STRETCH_US = 100_000
 #: An object of which less than this share can be seen has no box.
 MIN_VISIBLE = 0.30
+#: An object whose box fills this share of the picture is seen, however much of it lies outside.
+LARGE = 0.15
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A kind of recording: sensor, lens and labels of one of the public datasets."""
+    """A kind of recording: sensor, lens and labels of one of the public datasets, or sensors of all kinds."""
 
     name: str
-    field_of_view: float  #: degrees, across the picture
+    field_of_view: float  #: degrees, across the picture; 0: every recording has its own sensor and lens
     classes: tuple[str, ...]
-    min_diagonal: float  #: pixels; smaller objects have no box, as the dataset's evaluation leaves them out
+    min_diagonal: float  #: pixels of the files; smaller objects have no box, as the dataset's evaluation ignores them
     label_hz: tuple[int, ...]  #: rates at which the public dataset is labelled; one is drawn for each recording
 
 
 PROFILES = {
     "gen1": Profile("gen1", 60.0, ("car", "pedestrian"), 30.0, (1, 2, 4)),
     "1mpx": Profile("1mpx", 60.0, ("pedestrian", "two wheeler", "car"), 60.0, (60,)),
+    "mixed": Profile("mixed", 0.0, ("car", "pedestrian", "two wheeler"), 12.0, (20,)),
 }
 
 
@@ -81,21 +86,26 @@ class RecordedPiece(NamedTuple):
 class Scene:
     """A drive through a street that its seed draws; the same seed and arguments give the same scene.
 
-    With ``at_rest`` the camera stands behind a kerb, as high as a lamp post may be, and others pass.
+    With ``at_rest`` the camera stands behind a kerb, as high as a lamp post may be, and others pass. A scene of the
+    profile ``mixed`` draws its camera and its sensor: light and boxes are then those of a pinhole camera that sees a
+    little more than the sensor (``sensor``), and ``camera/framing.py`` makes of them what is written (``frame``).
     """
 
     def __init__(
         self, seed: int, profile: str = "gen1", split: Split = "train", seconds: float = 10.0, at_rest: bool = False
     ) -> None:
-        checked = Request(profile, seed, seconds)
+        check_switch("at_rest", at_rest)
+        checked = Request(profile, seed, seconds, at_rest=float(at_rest))
         if split not in SPLITS:
             raise FateError(f"there is no split {split!r}; give one of {', '.join(SPLITS)}")
-        check_switch("at_rest", at_rest)
         self.seed, self.profile, self.split = checked.seed, PROFILES[profile], split
-        self.classes, self.sensor = self.profile.classes, camera_preset(profile).sensor
-        self.seconds, self.duration_us, self.at_rest = checked.seconds, checked.duration_us, bool(at_rest)
+        self.classes, self.seconds = self.profile.classes, checked.seconds
+        self.duration_us, self.at_rest = checked.duration_us, bool(at_rest)
         rng = np.random.default_rng([self.seed, 0xCA3E5A])
-        self.camera = draw_camera(rng, profile)
+        self.random_sensor = None if self.profile.field_of_view else draw_sensor(self.seed)
+        self.camera = self.random_sensor.camera if self.random_sensor else draw_camera(rng, profile)
+        self.sensor: Sensor = self.camera.sensor
+        self.frame: Sensor = COMMON_FRAME if self.random_sensor else self.sensor  #: size of the files
         self.label_hz = int(rng.choice(self.profile.label_hz))
         self._horizon, self._height = rng.uniform(0.46, 0.56), rng.uniform(1.2, 1.4)
         if at_rest:
@@ -110,12 +120,16 @@ class Scene:
     @cached_property
     def _world(self) -> tuple[SurfaceBuilder, Outlines, Int32]:
         """The street, made when it is first needed: its surfaces, the outlines of its textures, each object's class."""
-        two_wheelers = "two wheeler" in self.classes
-        ego, street, lighting = make_street(self.seed, self.split, self.seconds, two_wheelers, self.at_rest)
-        height, width = self.sensor
-        focal = 0.5 * width / np.tan(np.deg2rad(self.profile.field_of_view / 2))
-        pinhole = Pinhole(height, width, float(focal), width / 2, height * self._horizon)
-        builder = SurfaceBuilder(pinhole, ego, street.actors, lighting, self._height)
+        if self.random_sensor is not None:
+            ego, street, lighting, above_ground, horizon = make_world(self.seed, self.split, self.seconds)
+            pinhole = self.random_sensor.lens.pinhole(horizon)
+        else:
+            two_wheelers = "two wheeler" in self.classes
+            ego, street, lighting = make_street(self.seed, self.split, self.seconds, two_wheelers, self.at_rest)
+            (height, width), above_ground = self.sensor, self._height
+            focal = 0.5 * width / np.tan(np.deg2rad(self.profile.field_of_view / 2))
+            pinhole = Pinhole(height, width, float(focal), width / 2, height * self._horizon)
+        builder = SurfaceBuilder(pinhole, ego, street.actors, lighting, above_ground)
         names = [body.kind.replace("-", " ") for body in street.objects]
         class_of = np.array([self.classes.index(name) for name in names], np.int32)
         labelled = {id(panel.texture) for body in street.objects for panel in body.panels}
@@ -163,8 +177,11 @@ class Scene:
         owners = np.unique(surfaces.owner[surfaces.owner >= 0])
         boxes, visible = np.zeros((len(times_us), len(owners), 4)), np.zeros((len(times_us), len(owners)))
         since, smallest = (times_us - start_us).astype(np.float64), self.profile.min_diagonal
+        if self.random_sensor is not None:
+            smallest *= self.random_sensor.divisor
         limits = (*self.sensor, MIN_VISIBLE, smallest)
-        find_boxes(surfaces, self.atlas, self._world[1], since, *limits, owners, boxes, visible)
+        large = np.inf if self.profile.name in ("gen1", "1mpx") else LARGE  # boxes of these two stay as they are
+        find_boxes(surfaces, self.atlas, self._world[1], since, *limits, large, owners, boxes, visible)
         diagonal = np.hypot(boxes[..., 2] - boxes[..., 0], boxes[..., 3] - boxes[..., 1])
         keep = (visible >= MIN_VISIBLE) & (diagonal >= smallest)
         seen = owners[np.nonzero(keep)[1]]

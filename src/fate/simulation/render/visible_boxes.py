@@ -3,7 +3,7 @@
 A pixel belongs to the nearest surface that is solid at its centre (coverage of at least one half). The box of an object
 is the extent of its visible pixels. Where its outline is not hidden, the box ends at the outline, to a fraction of a
 pixel. The visible share is the number of visible pixels over the number without other objects; parts outside the
-picture count as hidden.
+picture count as hidden, unless the object fills much of the picture.
 """
 
 from __future__ import annotations
@@ -123,11 +123,12 @@ def mask_extent(maps: Float32, slots: Int64, table: Int32,
 
 @compiled
 def find_boxes(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, times_us: Float64, height: int, width: int,
-               min_share: float, min_diagonal: float, owners: Int32, boxes: Float64,
+               min_share: float, min_diagonal: float, large: float, owners: Int32, boxes: Float64,
                shares: Float64) -> None:  # fmt: skip
     """The visible box [T, N, 4] and the visible share [T, N] of each owner, at T times after the stretch's start.
 
-    Owners seen to less than ``min_share``, or smaller than ``min_diagonal`` pixels, keep an empty box.
+    Owners seen to less than ``min_share``, or smaller than ``min_diagonal`` pixels, keep an empty box. What lies
+    outside the picture does not count as hidden if the box fills the share ``large`` of the picture or more.
     """
     count = surfaces.maps.shape[1]
     ids = np.arange(count).astype(np.int32)
@@ -166,6 +167,8 @@ def find_boxes(surfaces: Surfaces, atlas: Atlas, outlines: Outlines, times_us: F
                 continue
             area = max((whole[2] - whole[0]) * (whole[3] - whole[1]), 1e-9)
             inside = (min(whole[2], width) - max(whole[0], 0.0)) * (min(whole[3], height) - max(whole[1], 0.0)) / area
+            if inside * area >= large * width * height:
+                inside = 1.0
             shares[time, n] = seen / alone * inside
             if shares[time, n] < min_share:
                 continue

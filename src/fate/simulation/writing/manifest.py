@@ -56,7 +56,7 @@ class RecordingEntry:
     truth_boxes: dict[str, Count]  #: rows at 200 Hz, by class
     camera: dict[str, Any]  #: thresholds, bursts, and what else differs from the profile's preset
     files: dict[InsidePath, FileFacts]  #: by path inside the dataset
-    at_rest: bool = False  #: whether its camera stands still
+    at_rest: bool = False  #: whether its camera was asked to stand still
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Manifest:
     request: Request
     classes: tuple[str, ...] = ()  #: name of each class id; empty until there is a recording
     sensor: tuple[Side, Side] | None = None  #: (height, width)
-    camera: dict[str, Any] = field(default_factory=dict)  #: the profile's preset
+    camera: dict[str, Any] = field(default_factory=dict)  #: the profile's preset; empty if it has none
     recordings: tuple[RecordingEntry, ...] = ()  #: finished ones, in order of their index
     previews: dict[Split, PreviewEntry] = field(default_factory=dict)  #: by split
 

@@ -24,6 +24,7 @@ from fate.errors import FateError
 from fate.formats.saving import open_writer
 from fate.simulation.arrays import Float32, Int64
 from fate.simulation.art.catalogue import SPLITS
+from fate.simulation.camera.camera_model import PRESETS, CameraModel, camera_preset
 from fate.simulation.writing.manifest import Manifest, RecordingEntry, file_facts
 from fate.simulation.writing.request import RecordingJob
 from fate.version import __version__
@@ -31,7 +32,7 @@ from fate.whole_files import write_whole
 
 if TYPE_CHECKING:  # torch takes seconds to load, and refusing bad arguments should not wait for it
     from fate.events.events import Events, Sensor
-    from fate.simulation.camera.camera_model import CameraModel
+    from fate.simulation.camera.random_sensor import RandomSensor
     from fate.simulation.render.scene import BoxesAt, Scene
 
 TRUTH_US = 5000  # 200 Hz
@@ -70,14 +71,20 @@ def camera_values(camera: CameraModel) -> dict[str, Any]:
     return {name: value for name, value in asdict(camera).items() if name != "sensor"}
 
 
+def preset_values(profile: str) -> dict[str, Any]:
+    """Return the parameters that the recordings of a profile share, for the manifest."""
+    return camera_values(camera_preset(profile)) if profile in PRESETS else {}
+
+
 class Recorded(Protocol):
     """What is recorded: a simulated scene, or a video."""
 
-    sensor: Sensor
+    frame: Sensor  #: (height, width) of the events
     classes: tuple[str, ...]
     camera: CameraModel
     duration_us: int
     label_hz: int
+    random_sensor: RandomSensor | None  #: the sensor of a recording that has one of its own
 
 
 class Piece(Protocol):
@@ -98,7 +105,7 @@ class RecordingFiles:
         self.paths = {kind: folder / job.split / f"{job.name}{ending}" for kind, ending in ENDINGS.items()}
         self.events = self.on_events = 0
         self._rows: list[tuple[NDArray[Any], ...]] = []  # of each piece: t_us, and the columns of its boxes
-        self._writer = open_writer(self.paths["events"], scene.sensor)
+        self._writer = open_writer(self.paths["events"], scene.frame)
 
     def take(self, piece: Piece) -> None:
         """Write the next events of the recording, and keep the boxes at the next of :func:`box_times`."""
@@ -123,7 +130,7 @@ class RecordingFiles:
             rows = np.isin(t_us, labelled_us)
             x1, y1, x2, y2 = boxes[rows].T
             columns = (t_us[rows], x1, y1, x2, y2, class_id[rows], track_id[rows])
-            names, sensor = self.scene.classes, self.scene.sensor
+            names, sensor = self.scene.classes, self.scene.frame
             return Labels(*columns, labelled_us=labelled_us, classes=names, sensor=sensor), visible[rows]
 
         duration_us, label_hz = self.scene.duration_us, self.scene.label_hz
@@ -132,6 +139,8 @@ class RecordingFiles:
         write_labels(self.paths["labels"], labels)
         write_whole(self.paths["truth"], truth_bytes(truth, visible))
         job, values = self.job, camera_values(self.scene.camera)
+        if self.scene.random_sensor is not None:
+            values |= self.scene.random_sensor.values()
         return RecordingEntry(
             **vars(job),
             seconds=duration_us / 1e6,

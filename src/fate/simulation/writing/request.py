@@ -22,7 +22,7 @@ from fate.errors import FateError, MissingDependencyError
 from fate.simulation.art.catalogue import SPLITS, Split
 
 #: Events a second of a usual drive, by profile; for the estimate of disk space only.
-EVENTS_PER_SECOND = {"gen1": 0.6e6, "1mpx": 15e6}
+EVENTS_PER_SECOND = {"gen1": 0.6e6, "1mpx": 15e6, "mixed": 1e6}
 BYTES_PER_EVENT = 8  # of a DAT record
 LABEL_BYTES_PER_SECOND = 50_000  # boxes at 200 Hz, compressed, and those of the label file
 MARGIN = 1.3  # some streets are busier than others
@@ -54,7 +54,7 @@ class Request:
 
     __pydantic_config__: ClassVar = {"extra": "forbid", "strict": True}
 
-    profile: str = "gen1"  #: or "1mpx"
+    profile: str = "gen1"  #: or "1mpx", "mixed"
     seed: int = 0  #: of the dataset, 0 or larger
     seconds: float = 10.0  #: length of every recording
     recordings: int = 12  #: number in all splits together
@@ -67,6 +67,11 @@ class Request:
         check_number("the seed", self.seed, 0)
         check_number("the number of recordings", self.recordings, 1, MOST_RECORDINGS)
         check_number("the share of cameras at rest", self.at_rest, 0, 1, whole=False)
+        if self.profile == "mixed" and self.at_rest:
+            raise FateError(
+                f"the share of cameras at rest is {self.at_rest:g}; the profile mixed draws where each camera is:"
+                " give 0, or another profile"
+            )
         object.__setattr__(self, "seed", int(self.seed))
         object.__setattr__(self, "recordings", int(self.recordings))
         object.__setattr__(self, "seconds", check_seconds(self.seconds))

@@ -32,6 +32,8 @@ PUBLISHED_LABELS: Mapping[str, Mapping[float, list[float]]] = _DECLARED["labels"
 SMOKE: tuple[str, ...] = tuple(_DECLARED["smoke"])
 #: "paper": the configurations for Gen1 or 1Mpx; "sim": those for simulated drives; "smoke": the same with few steps.
 SCALES = ("paper", "sim", "smoke")
+#: The study that trains nothing and measures weights on clips of real cameras; see ``real_clips.py``.
+REAL = "real"
 
 
 class Recipe(NamedTuple):
@@ -140,13 +142,14 @@ class StudyOptions:
     def __post_init__(self) -> None:
         name, only = self.name, self.only
         if name not in STUDIES:
-            raise FateError(f"study {name!r} was given; there are {', '.join(STUDIES)}{suggest_name(name, STUDIES)}")
+            known = (*STUDIES, REAL)
+            raise FateError(f"study {name!r} was given; there are {', '.join(known)}{suggest_name(name, known)}")
         if self.scale is not None and self.scale not in SCALES:
             raise FateError(f"scale {self.scale!r} was given; there are {', '.join(SCALES)}")
-        known = [row.name for row in self.study.rows]
-        unknown = next((row for row in self.rows if row not in known), None)
+        rows = [row.name for row in self.study.rows]
+        unknown = next((row for row in self.rows if row not in rows), None)
         if unknown is not None:
-            raise FateError(f"row {unknown!r} was given; {name} has {', '.join(known)}{suggest_name(unknown, known)}")
+            raise FateError(f"row {unknown!r} was given; {name} has {', '.join(rows)}{suggest_name(unknown, rows)}")
         if any(seed not in range(self.seeds) for seed in only):
             raise FateError(f"seed {max(only)} was given; seeds are counted from 0: give seeds={max(only) + 1} too")
         if self.jobs < 1:
@@ -177,4 +180,4 @@ def list_studies() -> str:
     for study in STUDIES.values():
         lines.append(f"{study.name}: {study.title}")
         lines += [f"  {row.name}: gen1/{row.config}, sim/{row.sim}" for row in study.rows]
-    return "\n".join(lines)
+    return "\n".join([*lines, f"{REAL}: Weights on clips of real cameras"])

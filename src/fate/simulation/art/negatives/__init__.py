@@ -1,0 +1,1 @@
+"""Recordings without road users: rooms, desks, hands, machines, nature, lamps, empty streets."""

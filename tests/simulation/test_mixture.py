@@ -1,0 +1,36 @@
+"""The worlds of the profile mixed: drawn from the seed; a quarter has no road users."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fate.simulation.art import mixture
+from fate.simulation.art.mixture import NEGATIVE, PLAIN, make_world
+
+
+def test_a_seed_gives_one_world() -> None:
+    one, same, other = (make_world(seed, "train", 0.2) for seed in (3, 3, 4))
+    assert (one.height, one.horizon) == (same.height, same.horizon) != (other.height, other.horizon)
+    assert [actor.body.name for actor in one.street.actors] == [actor.body.name for actor in same.street.actors]
+
+
+def test_streets_show_all_classes_and_the_rest_shows_none() -> None:
+    worlds = [make_world(seed, "train", 0.2) for seed in range(12)]
+    kinds = {body.kind for world in worlds for body in world.street.objects}
+    assert kinds == {"car", "pedestrian", "two-wheeler"}
+    for world in worlds:
+        assert len(world.street.objects) == 1 + max(actor.owner for actor in world.street.actors)
+    assert 0 < sum(not world.street.objects for world in worlds) < 12
+
+
+def test_each_kind_of_world_has_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    def street(*_: Any, variety: Any = None, **__: Any) -> tuple[str, None, None]:
+        return "plain" if variety is None else "varied", None, None
+
+    monkeypatch.setattr(mixture, "make_street", street)
+    monkeypatch.setattr(mixture, "make_negative", lambda *_: ("negative", None, None, 1.0, 0.5))
+    found = [str(make_world(seed, "train", 1.0).ego) for seed in range(1000)]
+    shares = {kind: found.count(kind) / len(found) for kind in ("negative", "plain", "varied")}
+    assert shares == pytest.approx({"negative": NEGATIVE, "plain": PLAIN, "varied": 1 - NEGATIVE - PLAIN}, abs=0.05)
