@@ -28,6 +28,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "export": ("onnx", "onnxruntime", "onnxscript"),
     "camera": ("neuromorphic-drivers",),
     "rerun": ("rerun-sdk",),
+    "video": ("opencv-python-headless",),
 }
 
 

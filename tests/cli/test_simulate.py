@@ -122,3 +122,22 @@ def test_a_command_takes_its_choices_from_the_library(monkeypatch: pytest.Monkey
     monkeypatch.setattr(request, "PROFILES", ("gen7", "gen8"))
     with pytest.raises(typer.BadParameter, match="gen7, gen8"):
         app(["simulate", "set"], standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("extra", "words", "code"),
+    [
+        (["--labels", "a.txt"], "it goes with --video", 2),
+        (["--video", "a.mp4", "--device", "cuda"], "converted on the CPU", 2),
+        (["--video", "a.mp4", "--camera", "gen9"], "gen1, 1mpx, ideal", 2),
+        (["--video", "a.mp4", "--split", "all"], "train, val, test", 2),
+        (["--video", "missing.mp4"], "missing.mp4", 1),
+    ],
+)
+def test_bad_options_of_videos_are_refused_and_nothing_is_made(
+    tmp_path: Path, extra: list[str], words: str, code: int
+) -> None:
+    done = fate("simulate", tmp_path / "set", *extra)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert not (tmp_path / "set").exists()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typer import Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
+from fate.errors import FateError
 from fate.text import format_table, grouped, plural
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def simulate(
     folder: str,
     recordings: int = 12,
-    seconds: float = 10.0,
+    seconds: float | None = None,
     profile: str = "gen1",
     seed: int = 0,
     at_rest: float = 0.0,
@@ -28,7 +29,28 @@ def simulate(
     shard: args.Shard = "1/1",
     devices: args.Devices = None,
     slurm: args.Slurm = None,
+    video: list[str] | None = None,
+    labels: list[str] | None = None,
+    sensor: args.Sensor = None,
+    camera: str = "gen1",
+    split: str = Option("test", parser=args.choice("train", "val", "test")),
 ) -> None:
+    if video:
+        with args.bad_usage():
+            if device not in ("auto", "cpu") or devices is not None or shard != (1, 1):
+                raise FateError(
+                    "--video was given with another device; videos are converted on the CPU of this machine"
+                )
+        _simulate_video(
+            folder, video, labels or [], camera=camera, sensor=sensor, split=split, seed=seed, seconds=seconds,
+            threads=threads, preview=not no_preview,
+        )  # fmt: skip
+        return
+    with args.bad_usage():
+        if labels or sensor is not None:
+            raise FateError(f"{'--labels' if labels else '--sensor'} was given; it goes with --video")
+    seconds = 10.0 if seconds is None else seconds
+
     from fate.simulation.writing.manifest import load_manifest
     from fate.simulation.writing.request import Request, check_folder
 
@@ -59,8 +81,26 @@ def simulate(
     print(_summary(folder, done, ", ".join(dict.fromkeys(entry.device for entry in done.recordings))))
 
 
+def _simulate_video(folder: str, videos: list[str], labels: list[str], **options: Any) -> None:
+    """Make a dataset from videos; a whole number is a webcam."""
+    from fate.simulation.camera.camera_model import camera_preset
+    from fate.simulation.writing.request import check_folder
+
+    with args.bad_usage():
+        camera_preset(options["camera"])
+    check_folder(folder)
+    args.check_inputs(*(each for each in (*videos, *labels) if not each.isdecimal()))
+
+    from fate.workflows.simulate_video import simulate_video
+
+    sources = [int(each) if each.isdecimal() else each for each in videos]
+    with args.progress_bar("simulating") as update:
+        done = simulate_video(folder, sources, labels, **options, progress=update)
+    print(_summary(folder, done, "cpu"))
+
+
 def _summary(folder: str, done: Manifest, device: str) -> str:
-    at_rest = ["at rest"] if done.request.at_rest else []
+    at_rest = ["at rest"] if getattr(done.request, "at_rest", 0) else []
     of_events = ("seconds", "Mev", "Mev/s", "ON share")
     header = ("split", "recordings", *at_rest, *of_events, *done.classes, "boxes at 200 Hz", "MB")
     splits = [split for split in ("train", "val", "test") if done.totals(split)["recordings"]]
@@ -83,7 +123,7 @@ def _row(done: Manifest, split: str | None) -> tuple[str, ...]:
     return (
         split or "all",
         grouped(total["recordings"]),
-        *([grouped(still)] if done.request.at_rest else []),
+        *([grouped(still)] if getattr(done.request, "at_rest", 0) else []),
         f"{seconds:g}",
         f"{events / 1e6:.2f}",
         f"{events / seconds / 1e6:.2f}" if seconds else "",

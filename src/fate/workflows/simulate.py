@@ -117,7 +117,7 @@ def simulate(
     if count > 1:
         jobs = [job for job in jobs[number - 1 :: count] if job.index not in finished]
         home, preview = own, False
-    _make_folder(home)
+    make_folder(home)
     with lock_folder(home, wait_s=0) as locked:
         if not locked:
             warn(f"{home}: this disk cannot be locked; start one run at a time on it")
@@ -127,7 +127,7 @@ def simulate(
         clear_leftovers(home, manifest)
         manifest.save(home)  # first of all: a run that stops early has to be recognised
         for split in sorted({job.split for job in jobs}):
-            _make_folder(home / split)
+            make_folder(home / split)
         run = _DatasetRun(home, manifest, jobs, device, progress)
         try:
             run.make_recordings(threads)
@@ -257,7 +257,7 @@ def _with_shards(home: Path, manifest: Manifest) -> Manifest:
             found, known = _existing_manifest(part, manifest.request), {entry.index for entry in manifest.recordings}
             new = [entry for entry in found.recordings if entry.index not in known]
             for name in (name for entry in new for name in entry.files):
-                _make_folder((home / name).parent)
+                make_folder((home / name).parent)
                 os.replace(part / name, home / name)
             if new:
                 facts = {name: getattr(found, name) for name in ("classes", "sensor", "camera")}
@@ -272,15 +272,7 @@ def _existing_manifest(home: Path, request: Request) -> Manifest:
     """The manifest of what the folder already holds; raises if it holds something else."""
     known = load_manifest(home)
     if known is None:
-        try:
-            names = [path.name for path in home.iterdir()] if home.is_dir() else []
-        except OSError as error:
-            raise FateError(f"{home}: cannot be looked into ({error.strerror}); give another folder") from None
-        files = [name for name in names if not name.startswith(".") and name != "lost+found"]  # as on a fresh disk
-        if files:
-            raise FateError(
-                f"{home}: holds {files[0]!r} and no {MANIFEST} of a simulated dataset; give a new or empty folder"
-            )
+        refuse_other_files(home)
         return Manifest(request)
     for name in ("profile", "seed", "seconds", "shares", "at_rest"):
         there, asked = getattr(known.request, name), getattr(request, name)
@@ -299,11 +291,25 @@ def _existing_manifest(home: Path, request: Request) -> Manifest:
     return manifest
 
 
+def refuse_other_files(home: Path) -> None:
+    """Raise if a folder without a manifest holds files."""
+    try:
+        names = [path.name for path in home.iterdir()] if home.is_dir() else []
+    except OSError as error:
+        raise FateError(f"{home}: cannot be looked into ({error.strerror}); give another folder") from None
+    files = [name for name in names if not name.startswith(".") and name != "lost+found"]  # as on a fresh disk
+    if files:
+        raise FateError(
+            f"{home}: holds {files[0]!r} and no {MANIFEST} of a simulated dataset; give a new or empty folder"
+        )
+
+
 def _plain(value: Any) -> str:
     return "/".join(f"{share:g}" for share in value) if isinstance(value, tuple) else f"{value}"
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents, if they do not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

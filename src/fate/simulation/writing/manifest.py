@@ -12,7 +12,7 @@ import json
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -74,6 +74,7 @@ class Manifest:
     """The arguments, recordings and previews of a simulated dataset."""
 
     __pydantic_config__: ClassVar = _STRICT
+    from_video: ClassVar = False  #: whether the recordings are made from video
 
     request: Request
     classes: tuple[str, ...] = ()  #: name of each class id; empty until there is a recording
@@ -82,7 +83,7 @@ class Manifest:
     recordings: tuple[RecordingEntry, ...] = ()  #: finished ones, in order of their index
     previews: dict[Split, PreviewEntry] = field(default_factory=dict)  #: by split
 
-    def still_there(self, folder: Path) -> Manifest:
+    def still_there(self, folder: Path) -> Self:
         """Return the manifest without the recordings and previews whose files are gone or have another size."""
 
         def is_whole(file: FileFacts, path: Path) -> bool:
@@ -118,7 +119,7 @@ class Manifest:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the JSON file."""
-        values = TypeAdapter(Manifest).dump_python(self)
+        values = TypeAdapter(type(self)).dump_python(self)
         return {
             "format": SIMULATED,
             "schema": SCHEMAS[SIMULATED],
@@ -138,8 +139,11 @@ class Manifest:
         write_manifest(folder, self.to_dict())
 
 
-def load_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
-    """The manifest of a dataset folder, or None if the folder has none."""
+AnyManifest = TypeVar("AnyManifest", bound=Manifest)
+
+
+def load_manifest(folder: str | os.PathLike[str], kind: type[AnyManifest] = Manifest) -> AnyManifest | None:  # type: ignore[assignment]
+    """The manifest of a dataset folder, or None if the folder has none; ``kind`` is what it should be."""
     path = Path(folder) / MANIFEST
     found = find_manifest(path)
     if found is None or found.format != SIMULATED:
@@ -147,11 +151,15 @@ def load_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
             return None
         raise FormatError(f"{path}: is not the manifest of a simulated dataset; give another folder")
     document = json.loads(found.data)
+    arguments = document.get("arguments")
+    if isinstance(arguments, dict) and ("videos" in arguments) != kind.from_video:
+        there, asked = ("drives", "video") if kind.from_video else ("video", "drives")
+        raise FormatError(f"{path}: is that of a dataset from {there}, and {asked} was asked for; give another folder")
     read = {name: document.get(name) for name in ("classes", "camera", "recordings", "previews", "sensor")}
     if isinstance(read["sensor"], dict):
         read["sensor"] = [read["sensor"].get(side) for side in ("height", "width")]
     try:
-        manifest = TypeAdapter(Manifest).validate_json(json.dumps({**read, "request": document.get("arguments")}))
+        manifest = TypeAdapter(kind).validate_json(json.dumps({**read, "request": arguments}))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = "".join(f"[{part}]" if isinstance(part, int) else f".{part:.40}" for part in first["loc"])

@@ -12,7 +12,7 @@ import re
 import zipfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,9 @@ from fate.version import __version__
 from fate.whole_files import write_whole
 
 if TYPE_CHECKING:  # torch takes seconds to load, and refusing bad arguments should not wait for it
-    from fate.simulation.render.scene import RecordedPiece, Scene
+    from fate.events.events import Events, Sensor
+    from fate.simulation.camera.random_sensor import RandomSensor
+    from fate.simulation.render.scene import BoxesAt, Scene
 
 TRUTH_US = 5000  # 200 Hz
 
@@ -74,17 +76,38 @@ def preset_values(profile: str) -> dict[str, Any]:
     return camera_values(camera_preset(profile)) if profile in PRESETS else {}
 
 
+class Recorded(Protocol):
+    """What is recorded: a simulated scene, or a video."""
+
+    frame: Sensor  #: (height, width) of the events
+    classes: tuple[str, ...]
+    camera: CameraModel
+    duration_us: int
+    label_hz: int
+    random_sensor: RandomSensor | None  #: the sensor of a recording that has one of its own
+
+
+class Piece(Protocol):
+    """The next events of a recording, and boxes at the next times."""
+
+    @property
+    def events(self) -> Events: ...
+
+    @property
+    def boxes(self) -> BoxesAt: ...
+
+
 class RecordingFiles:
     """Writes the files of one recording; they are valid once the manifest lists them."""
 
-    def __init__(self, folder: Path, job: RecordingJob, scene: Scene) -> None:
+    def __init__(self, folder: Path, job: RecordingJob, scene: Recorded) -> None:
         self.job, self.scene = job, scene
         self.paths = {kind: folder / job.split / f"{job.name}{ending}" for kind, ending in ENDINGS.items()}
         self.events = self.on_events = 0
         self._rows: list[tuple[NDArray[Any], ...]] = []  # of each piece: t_us, and the columns of its boxes
         self._writer = open_writer(self.paths["events"], scene.frame)
 
-    def take(self, piece: RecordedPiece) -> None:
+    def take(self, piece: Piece) -> None:
         """Write the next events of the recording, and keep the boxes at the next of :func:`box_times`."""
         self._writer.write(piece.events)
         self.events += len(piece.events)
@@ -92,8 +115,14 @@ class RecordingFiles:
         t_us, count, boxes = piece.boxes
         self._rows.append((np.repeat(t_us, count), *boxes))
 
-    def finish(self, device: str, preset: dict[str, Any]) -> RecordingEntry:
-        """Complete all files and return their manifest entry; ``preset`` holds the profile's camera parameters."""
+    def finish(
+        self, device: str, preset: dict[str, Any], labelled_us: tuple[Int64, Int64] | None = None
+    ) -> RecordingEntry:
+        """Complete all files and return their manifest entry.
+
+        ``preset`` holds the profile's camera parameters. ``labelled_us`` are the times of the label file and of the
+        exact boxes; by default they follow from ``label_hz`` and the length of the recording.
+        """
         self._writer.close()
         t_us, boxes, class_id, track_id, visible = (np.concatenate(column) for column in zip(*self._rows, strict=True))
 
@@ -105,7 +134,8 @@ class RecordingFiles:
             return Labels(*columns, labelled_us=labelled_us, classes=names, sensor=sensor), visible[rows]
 
         duration_us, label_hz = self.scene.duration_us, self.scene.label_hz
-        (labels, _), (truth, visible) = table(label_times(duration_us, label_hz)), table(truth_times(duration_us))
+        label_us, truth_us = labelled_us or (label_times(duration_us, label_hz), truth_times(duration_us))
+        (labels, _), (truth, visible) = table(label_us), table(truth_us)
         write_labels(self.paths["labels"], labels)
         write_whole(self.paths["truth"], truth_bytes(truth, visible))
         job, values = self.job, camera_values(self.scene.camera)
