@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fate.errors import FateError
+from fate.inference import timing
 from fate.inference.loading import load_detector
 from fate.inference.stream import StreamingDetector
 from fate.inference.stream_types import Accuracy
@@ -81,12 +82,14 @@ def test_a_length_that_takes_too_long_is_not_chosen_for_a_camera(model: Any, mon
 
 
 def test_auto_finds_a_rate_that_the_machine_sustains(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "TIMED", 3)
     slowed(monkeypatch, 0.001)  # a window of 50 ms takes 50 ms, and a bit
     chosen = choose_timing(with_card(model), SENSOR, "auto", 50_000)
     assert chosen.window_us == 50_000
     assert chosen.hz == AUTO_RATES[6] == 20  # lower rates would leave gaps between windows of 50 ms
     assert "too long even for this rate" in chosen.reason
     monkeypatch.undo()
+    monkeypatch.setattr(timing, "TIMED", 3)
     detect = WindowDetector.__call__
 
     def constant(self: WindowDetector, *given: Any, **more: Any) -> Any:

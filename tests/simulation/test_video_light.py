@@ -85,6 +85,7 @@ def directly(make: Callable[[int], Float32], duration_us: int, camera: CameraMod
     return EventCamera(camera, seeds=[0]).simulate(light, times)[0]
 
 
+@pytest.mark.slow
 def test_a_moving_square_gives_the_events_that_it_gives_at_1_khz(tmp_path: Path) -> None:
     period_us, count = 40_000, 8  # 25 frames a second: 4 pixels from frame to frame
     clip = write_video(tmp_path / "square.avi", [srgb(square(n * period_us)) for n in range(count)], 25)
