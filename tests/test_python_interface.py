@@ -62,6 +62,7 @@ def test_help_lists_every_function_and_never_loads_lightning() -> None:
     assert done.stdout == "True\nTrue\nNone\n", done.stderr
 
 
+@pytest.mark.slow
 def test_without_lightning_help_works_and_commands_that_need_it_say_what_to_install(tmp_path: Path) -> None:
     out = tmp_path / "out"
     study = ["study", "smoke", "--out", str(out)]

@@ -122,6 +122,7 @@ def test_training_names_faults_on_screen_in_the_log_and_in_data_json_and_stops(f
     assert (out / "last.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_dry_run_and_the_python_function_refuse_and_accept_as_well(faulty: Path, tmp_path: Path) -> None:
     pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
     config = small_config(faulty, run={"epochs": 1})

@@ -320,6 +320,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the states of processes are read from /proc")
+@pytest.mark.slow
 def test_a_worker_ends_when_the_main_process_is_killed(tmp_path: Path) -> None:
     (tmp_path / "killed.py").write_text(KILLED)
     root = Path(__file__).parents[2]

@@ -158,6 +158,7 @@ def test_a_recording_of_another_sensor_is_refused() -> None:
         ResidentEvents(SOURCES, (24, 24), "cpu")
 
 
+@pytest.mark.slow
 def test_who_never_closes_it_ends_well_all_the_same() -> None:
     code = (
         "from tests.data.test_resident import *\n"

@@ -106,6 +106,7 @@ def test_a_run_that_another_one_overtakes_gives_the_same(
     assert same(whole, tmp_path / "both", dataset)
 
 
+@pytest.mark.slow
 def test_several_processes_give_what_one_gives_and_count_the_same(
     dataset: Dataset, detector: Detector, whole: Path, tmp_path: Path
 ) -> None:

@@ -114,6 +114,7 @@ def test_every_entry_but_those_of_colours_and_classes_is_taken(
     assert found.taken + len(found.fresh) + sum(name.startswith("backbone") for name in counters) == len(own)
 
 
+@pytest.mark.slow
 def test_a_folder_that_transformers_wrote_gives_its_predictions(tmp_path: Path) -> None:
     torch.manual_seed(0)
     theirs = RTDetrForObjectDetection(config_of(18, labels=2, channels=20)).eval()

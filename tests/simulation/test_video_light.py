@@ -103,6 +103,7 @@ def test_a_moving_square_gives_the_events_that_it_gives_at_1_khz(tmp_path: Path)
 
 
 @pytest.mark.parametrize("shift", [0.3, 3.0, 11.0])
+@pytest.mark.slow
 def test_no_step_moves_by_more_than_half_a_pixel(shift: float) -> None:
     picture = texture((64, 160), 3, 0.1, 0.9, blur=4.0)
     columns, rows = np.meshgrid(np.arange(96, dtype=np.float32), np.arange(64, dtype=np.float32))

@@ -52,6 +52,7 @@ def test_a_part_of_a_batch_needs_as_long_a_teacher_as_the_whole(drives: Path) ->
     assert late.teacher.steps == of_all.teacher.steps
 
 
+@pytest.mark.slow
 def test_time_and_memory_of_a_piece_are_scaled_to_all_clips_and_the_dry_run_says_so(
     drives: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

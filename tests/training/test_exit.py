@@ -61,7 +61,7 @@ def run_to_its_end(config: Path, out: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no groups of processes")
-def test_twenty_runs_with_loader_processes_end_by_themselves(drives: Path, tmp_path: Path) -> None:
+def test_runs_with_loader_processes_end_by_themselves(drives: Path, tmp_path: Path) -> None:
     config = tmp_path / "small.yaml"
     workers = {"workers": 2, "steps": 2}
     config.write_text(small_config(drives, data=workers, run={"epochs": 1, "save_every": 10}).to_yaml())

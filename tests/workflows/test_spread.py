@@ -49,6 +49,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     return Path(os.environ["SLURM_FOLDER"])
 
 
+@pytest.mark.slow
 def test_parts_run_in_processes_of_their_own_after_those_they_depend_on(tmp_path: Path) -> None:
     names = ["c-after-a-after-b", "a", "b"]
     seen: list[tuple[float, float | None, str]] = []
@@ -68,6 +69,7 @@ def test_parts_run_in_processes_of_their_own_after_those_they_depend_on(tmp_path
     assert not list((tmp_path / "jobs").glob("*.pkl"))
 
 
+@pytest.mark.slow
 def test_every_part_that_failed_is_named_with_its_log_and_the_others_are_done(tmp_path: Path) -> None:
     work = {
         "shard 1/3": parts.refuse,
