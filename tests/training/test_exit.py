@@ -22,7 +22,7 @@ pytest.importorskip("pytorch_lightning", reason="training needs pytorch-lightnin
 #: Enough for any run here on a busy machine; only a process that hangs takes longer.
 HANGS_S = 900.0
 #: So many runs are started, a few at a time: they also keep each other waiting, as on a busy machine.
-RUNS, AT_ONCE = 20, 4
+RUNS, AT_ONCE = 8, 4
 
 
 #: ``fate`` whose last act before the interpreter takes itself apart is to count what its collector will visit.
