@@ -312,7 +312,7 @@ def test_a_faulty_dataset_is_used_as_far_as_it_can_be_and_each_fault_is_named_on
     put(train, "other", boxes(0, sensor=(480, 640)), (480, 640))
     with pytest.warns(FateWarning, match="2 of 7 recordings are left out") as said:
         dataset = open_dataset(gen1, "train")
-    assert len(said) == 1
+    assert [each.category for each in said].count(FateWarning) == 1
     assert [r.name for r in dataset] == [f"train/{name}" for name in ("a", "b", "c", "outside", "unlabelled")]
     assert [r.name for r in dataset.labelled] == [f"train/{name}" for name in ("a", "b", "c", "outside")]
     for name, words in (

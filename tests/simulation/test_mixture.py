@@ -16,6 +16,7 @@ def test_a_seed_gives_one_world() -> None:
     assert [actor.body.name for actor in one.street.actors] == [actor.body.name for actor in same.street.actors]
 
 
+@pytest.mark.slow
 def test_streets_show_all_classes_and_the_rest_shows_none() -> None:
     worlds = [make_world(seed, "train", 0.2) for seed in range(12)]
     kinds = {body.kind for world in worlds for body in world.street.objects}

@@ -229,6 +229,7 @@ def test_only_what_a_person_calls_a_car_is_a_car() -> None:
 
 
 @pytest.mark.parametrize(("mount", "seed"), [("car", 0), ("mast", 0), ("hand", 0)])
+@pytest.mark.slow
 def test_boxes_lie_where_the_light_shows_the_objects(mount: str, seed: int) -> None:
     """Take the largest object away: the picture changes in its box, up to its borders, and nowhere else."""
     variety = of_mount(mount, seed, drops=0, wiper_hz=0.0)

@@ -28,6 +28,7 @@ from fate.simulation.video.frames import Fit, Frame, Video, linear_light
 from fate.simulation.video.recorder import VideoPiece, record_video
 
 cv2 = pytest.importorskip("cv2", reason="needs the extra video")
+pytestmark = pytest.mark.slow  # compiling the loop over tiles takes ten seconds
 
 SENSOR = Sensor(64, 96)
 CAMERA = camera_preset("gen1", sensor=SENSOR, noise_hz=0.0, hot_pixels=0, leak_hz=0.0)
@@ -85,7 +86,6 @@ def directly(make: Callable[[int], Float32], duration_us: int, camera: CameraMod
     return EventCamera(camera, seeds=[0]).simulate(light, times)[0]
 
 
-@pytest.mark.slow
 def test_a_moving_square_gives_the_events_that_it_gives_at_1_khz(tmp_path: Path) -> None:
     period_us, count = 40_000, 8  # 25 frames a second: 4 pixels from frame to frame
     clip = write_video(tmp_path / "square.avi", [srgb(square(n * period_us)) for n in range(count)], 25)
@@ -103,7 +103,6 @@ def test_a_moving_square_gives_the_events_that_it_gives_at_1_khz(tmp_path: Path)
 
 
 @pytest.mark.parametrize("shift", [0.3, 3.0, 11.0])
-@pytest.mark.slow
 def test_no_step_moves_by_more_than_half_a_pixel(shift: float) -> None:
     picture = texture((64, 160), 3, 0.1, 0.9, blur=4.0)
     columns, rows = np.meshgrid(np.arange(96, dtype=np.float32), np.arange(64, dtype=np.float32))

@@ -21,6 +21,7 @@ def rates(batch: ClipBatch) -> set[float]:
     return {clip.hz for clip in batch.clips}
 
 
+@pytest.mark.slow
 def test_a_dry_run_tries_the_rates_of_the_end_and_the_teacher_too(drives: Path) -> None:
     strategy, data = {"name": "consistency", "rates": [20, 200]}, {"random": 4}
     config = small_config(drives, strategy=strategy, data=data, run={"validate_hz": [20, 200]})

@@ -18,6 +18,7 @@ from fate.workflows.simulate import simulate
 from fate.workflows.simulate_video import simulate_video
 
 cv2 = pytest.importorskip("cv2", reason="needs the extra video")
+pytestmark = pytest.mark.slow  # compiling the loop over tiles takes ten seconds
 
 
 def write_clip(path: Path, seed: int = 0, frames: int = 8) -> str:
