@@ -81,6 +81,7 @@ def test_a_length_that_takes_too_long_is_not_chosen_for_a_camera(model: Any, mon
     assert choose_timing(with_card(model, *CARD), SENSOR, 200).window_us == 50_000  # a file can wait
 
 
+@pytest.mark.slow
 def test_auto_finds_a_rate_that_the_machine_sustains(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "TIMED", 3)
     slowed(monkeypatch, 0.001)  # a window of 50 ms takes 50 ms, and a bit

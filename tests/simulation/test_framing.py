@@ -104,6 +104,7 @@ def recorded(threads: int = 1) -> list[RecordedPiece]:
     return list(record_many(makers, times, threads=threads))
 
 
+@pytest.mark.slow
 def test_recordings_of_different_sensors_have_one_frame_and_events_and_boxes_inside_it() -> None:
     assert [(piece.recording, piece.last) for piece in recorded()] == [(0, False), (0, True), (1, False), (1, True)]
     for number in range(2):
