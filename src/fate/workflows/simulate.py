@@ -83,8 +83,8 @@ def simulate(
         threads: CPU threads; all cores by default. The bytes do not depend on it.
         preview: whether each split gets a video of up to ten seconds.
         shares: of the recordings for train, val and test; from three recordings on, each with a share has one.
-        at_rest: share of the recordings whose camera stands beside the street instead of driving; 0 to 1. Of
-            ``mixed``, half do.
+        at_rest: share of the recordings whose camera stands beside the street instead of driving; 0 to 1.
+            ``mixed`` draws it for each recording.
         shard: (i, n): only every n-th recording, from the i-th on, without previews. When all shards are done, a call
             without a shard brings them together.
         devices: several of them, which share the recordings, in place of ``device`` and ``shard``: ``"all"`` GPUs

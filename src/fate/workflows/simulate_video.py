@@ -122,7 +122,9 @@ def simulate_video(
     else:
         manifest = _continued(home, manifest, known)
     make_folder(home / split)
-    with lock_folder(home, wait_s=0):
+    with lock_folder(home, wait_s=0) as locked:
+        if not locked:
+            warn(f"{home}: this disk cannot be locked; start one run at a time on it")
         clear_leftovers(home, manifest)
         manifest.save(home)
         lengths = [_length_s(video, seconds) for video in opened]

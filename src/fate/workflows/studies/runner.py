@@ -25,6 +25,7 @@ from fate.densify.making import densify
 from fate.densify.tracklets import TrackletOptions, paper_options
 from fate.evaluation.evaluate import evaluate
 from fate.inference.loading import load_detector
+from fate.inference.running import MOST_WINDOWS
 from fate.json_files import read_object
 from fate.models.checkpoints import load_model, read_card
 from fate.models.nms import Score
@@ -38,8 +39,6 @@ from fate.workflows.detect import detect
 from fate.workflows.studies.declared import Study, read_recipe
 from fate.workflows.studies.table import METRICS, figures_of
 
-#: About the number of windows that a GPU evaluates or labels at the same time.
-AT_ONCE = 320
 #: Labels of each rate that the paper measures, on Gen1.
 PAPER_SAMPLE = 10_000
 #: Windows whose latency is measured at each rate.
@@ -258,7 +257,7 @@ class Runner:
             rates = self.config(recipe, seed).strategy.rates
             densify(
                 load_model(weights), part, folder, rates, options=options,
-                device=self.where, batch_size=AT_ONCE, workers=self.workers,
+                device=self.where, batch_size=MOST_WINDOWS, workers=self.workers,
             )  # fmt: skip
         return folder
 
