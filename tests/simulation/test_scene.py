@@ -159,7 +159,7 @@ def test_nothing_depends_on_what_was_asked_before() -> None:
         assert np.array_equal(owners, forth[t][2])
 
 
-@pytest.mark.parametrize("profile", ["1mpx", "mixed"])
+@pytest.mark.parametrize("profile", ["1mpx", "park", "mixed"])
 def test_a_pickled_scene_is_the_same_scene(profile: str) -> None:
     before = Scene(7, profile, "val", 0.2)
     after = pickle.loads(pickle.dumps(before))
@@ -388,3 +388,21 @@ def test_cameras_differ_from_scene_to_scene_around_their_preset() -> None:
     assert np.std(on) > 0.01
     assert 0.1 < np.mean([camera.bursts for camera in cameras]) < 0.3
     assert not any(draw_camera(np.random.default_rng(seed), "1mpx").bursts for seed in range(50))
+
+
+def test_vans_cyclists_and_dogs_of_a_park_have_boxes_of_their_size_and_cars_and_people_have_none() -> None:
+    sizes: dict[str, list[float]] = {"van": [], "cyclist": [], "dog": []}
+    unlabelled: set[str] = set()
+    for seed in range(6):
+        street = Scene(seed, "park", seconds=1.0)
+        actors = street.builder.actors
+        labelled = {actor.body.name for actor in actors if actor.owner >= 0}
+        assert labelled <= {"van", "bicycle", "dog"}
+        unlabelled |= {actor.body.name for actor in actors} - labelled
+        seen = street.boxes(500_000)
+        for box, class_id in zip(seen.boxes, seen.class_id, strict=True):
+            if box[0] > 2 and box[2] < 238 and box[3] < 178:  # a cut box says nothing about the shape
+                sizes[street.classes[class_id]].append(float((box[2] - box[0]) / (box[3] - box[1])))
+    assert {"saloon", "suv", "hatchback", "estate", "city-car"} <= unlabelled
+    assert all(sizes.values())
+    assert np.median(sizes["cyclist"]) < 0.8 < np.median(sizes["van"])

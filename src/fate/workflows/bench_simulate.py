@@ -35,7 +35,7 @@ def bench_simulate(
     Args:
         recordings: number of recordings.
         seconds: length of each recording.
-        profile: camera, "gen1", "1mpx" or "mixed".
+        profile: camera, "gen1", "1mpx", "park" or "mixed".
         device: "cpu" or "cuda".
         threads: number of CPU threads or processes; None for all processors.
         progress: called with the simulated seconds and their total.

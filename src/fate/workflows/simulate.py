@@ -76,8 +76,9 @@ def simulate(
         folder: a new or empty folder, or one with such a dataset. Its manifest is rewritten after each recording.
         recordings: how many in all splits together; a larger number than before adds recordings.
         seconds: length of each, up to 3600. Labels of ``gen1`` come at 1, 2 or 4 Hz: give 1 or more.
-        profile: ``"gen1"`` (304 × 240, cars and pedestrians), ``"1mpx"`` (1280 × 720, two-wheelers too), or
-            ``"mixed"`` (every recording with a sensor of its own, in a frame of 320 × 240; the same classes).
+        profile: ``"gen1"`` (304 × 240, cars and pedestrians), ``"1mpx"`` (1280 × 720, two-wheelers too),
+            ``"park"`` (240 × 180, vans, cyclists and dogs), or ``"mixed"`` (every recording with a sensor of its own,
+            in a frame of 320 × 240; the classes of ``"1mpx"``).
         seed: of the dataset; the same seed gives the same bytes on CPUs.
         device: ``"cpu"``, or ``"cuda"`` to simulate many recordings side by side.
         threads: CPU threads; all cores by default. The bytes do not depend on it.

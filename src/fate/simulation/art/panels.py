@@ -131,7 +131,7 @@ class Body:
     """
 
     name: str  #: the make or style, for instance ``"saloon"``
-    kind: Literal["car", "pedestrian", "two-wheeler", "scenery"]  #: the labelled class; scenery is not labelled
+    kind: str  #: the labelled class, such as ``"car"`` or ``"two-wheeler"``; ``"scenery"`` is not labelled
     panels: tuple[Panel, ...]  #: back to front: where two overlap, the later one lies on top
     length: float  #: along z; of a billboard the same as its width, since it turns
     width: float  #: along x

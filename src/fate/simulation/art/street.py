@@ -30,19 +30,15 @@ from fate.simulation.art.actors import (
     drive,
     stand,
 )
-from fate.simulation.art.cars import CARS, make_car
+from fate.simulation.art.cast import make_cast, make_park_cast
 from fate.simulation.art.catalogue import Split
 from fate.simulation.art.crowd import add_people
 from fate.simulation.art.daylight import draw_lighting, make_lighting
 from fate.simulation.art.dressing import clear_of, dress, light_lamps, surround
-from fate.simulation.art.large_vehicles import make_large_vehicle
 from fate.simulation.art.layout import LANE, StreetLayout, make_layout
 from fate.simulation.art.mounts import MIDDLE, mount_beside, mount_on_car
 from fate.simulation.art.panels import Body, Panel, Texture, vector
-from fate.simulation.art.pedestrians import PEDESTRIANS, make_pedestrian
-from fate.simulation.art.people import make_person
 from fate.simulation.art.roadside import lay_on_ground, make_shadow
-from fate.simulation.art.two_wheelers import TWO_WHEELERS, make_two_wheeler
 from fate.simulation.art.variety import Variety
 
 #: How far beyond the end of the drive the street continues, metres.
@@ -69,6 +65,7 @@ class StreetBuilder:
         seconds: float,
         at_rest: bool,
         variety: Variety | None = None,
+        park: bool = False,
     ) -> None:
         self.rng, self.night, self.split = rng, night, split
         self.ego, self.seconds, self.at_rest = ego, seconds, at_rest
@@ -76,13 +73,8 @@ class StreetBuilder:
         self.actors: list[Actor] = []
         self.objects: list[Body] = []  #: labelled ones; an actor's owner is its place here
         self.side_streets: list[float] = []  #: z of streets that cross
-        self.cars = [make_car(rng, CARS.choose(rng, split), night=night) for _ in range(10)]
-        self.people = [make_pedestrian(rng, PEDESTRIANS.choose(rng, split)) for _ in range(8)]
-        self.two_wheelers = [make_two_wheeler(rng, TWO_WHEELERS.choose(rng, split), night=night) for _ in range(4)]
-        if variety is not None:  # nobody would call a truck a car
-            self.people = [make_person(rng, split, "walk") for _ in range(8)]
-            self.cars = [replace(car, kind="scenery") if car.name == "box-truck" else car for car in self.cars]
-            self.cars += [make_large_vehicle(rng, night) for _ in range(round(10 * variety.large_vehicles))]
+        cast = make_park_cast(rng, split, night) if park else make_cast(rng, split, night, variety)
+        self.cars, self.people, self.two_wheelers = cast
         self.shadows = {id(body): make_shadow(body) for body in (*self.cars, *self.people, *self.two_wheelers)}
         self._times = np.arange(0.0, seconds + CHECK_S, CHECK_S)
         x, z = ego.at(self._times)[:2]
@@ -167,11 +159,12 @@ def make_street(
     at_rest: bool = False,
     variety: Variety | None = None,
     empty: bool = False,
+    park: bool = False,
 ) -> tuple[Ego, StreetBuilder, Lighting]:
     """The drive, its actors and its light; or a camera at rest, and who passes it.
 
     An ``empty`` street has neither traffic nor parked cars nor people. A ``variety`` says itself where the camera is;
-    its ego holds the camera's height and roll, too.
+    its ego holds the camera's height and roll, too. In a ``park``, vans, dogs and cyclists have boxes.
     """
     rng = np.random.default_rng([seed, 0x5CE7E])
     if variety is not None:
@@ -188,11 +181,13 @@ def make_street(
         lighting, night = make_lighting(rng)
         stops = bool(np.any(ego.speed == 0))
         layout = make_layout(rng, fast, stops, float(ego.z[-1]) + AHEAD)
-    builder = StreetBuilder(rng, split, night, ego, seconds, at_rest, variety)
+    builder = StreetBuilder(rng, split, night, ego, seconds, at_rest, variety, park)
     if not empty:
         if variety is not None:
             _add_crowd(builder, layout, variety.crowding)
             add_people(builder, variety.people)
+        if park:
+            _add_dogs(builder)
         _add_road_users(builder, layout, two_wheelers)
     _add_ground(builder, layout)
     _add_roadside(builder, layout, sunny=lighting.sun > 0.3)
@@ -327,6 +322,19 @@ def _add_pedestrians(builder: StreetBuilder, layout: StreetLayout) -> None:
         body = builder.pick(builder.people)
         path = Straight(rng.uniform(-2, 2) - side * speed * when, z, side * np.pi / 2, speed, 0.8 * body.height)
         builder.add(body, path, side)
+
+
+def _add_dogs(builder: StreetBuilder) -> None:
+    """Dogs that cross the street, or run along it, close to the camera."""
+    rng, dogs = builder.rng, [body for body in builder.people if body.kind == "dog"]
+    for _ in range(2 + rng.poisson(builder.seconds)):
+        when, speed, body = rng.uniform(0, builder.seconds), rng.uniform(0.8, 3.0), builder.pick(dogs)
+        heading = float(rng.choice([-np.pi / 2, np.pi / 2, 0.0, np.pi]) + rng.normal(0, 0.3))
+        x, z = (float(values[0]) for values in builder.ego.at(np.array([when]))[:2])
+        x, z = x + rng.uniform(-3, 3), z + rng.uniform(4, 14)
+        way = speed * when
+        path = Straight(x - way * np.sin(heading), z - way * np.cos(heading), heading, speed, 1.4 * body.length)
+        builder.add(body, path)
 
 
 def _add_two_wheelers(builder: StreetBuilder, layout: StreetLayout) -> None:

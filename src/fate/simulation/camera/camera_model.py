@@ -113,6 +113,17 @@ PRESETS: dict[str, CameraModel] = {
         noise_hz=0.05,
         jitter_us=10.0,
     ),
+    # A small sensor with a shared readout: lower thresholds, more noise, coarser times.
+    "park": CameraModel(
+        sensor=Sensor(180, 240),
+        threshold_on=0.20,
+        threshold_off=0.20,
+        cutoff_hz=300.0,
+        refractory_us=500,
+        leak_hz=0.1,
+        noise_hz=0.3,
+        jitter_us=40.0,
+    ),
     # Nothing but logarithm and thresholds: every event can be worked out by hand.
     "ideal": CameraModel(
         threshold_sigma=0.0, cutoff_hz=None, refractory_us=0, leak_hz=0.0, noise_hz=0.0, hot_pixels=0, jitter_us=0.0
@@ -121,7 +132,7 @@ PRESETS: dict[str, CameraModel] = {
 
 
 def camera_preset(name: str, **changes: Any) -> CameraModel:
-    """A preset by name (``gen1``, ``1mpx``, ``ideal``), with the given fields of :class:`CameraModel` changed."""
+    """A preset by its name in ``PRESETS``, with the given fields of :class:`CameraModel` changed."""
     if not isinstance(name, str) or name not in PRESETS:
         raise FateError(f"camera preset {name!r} was asked for; the presets are {', '.join(PRESETS)}")
     known = [field.name for field in fields(CameraModel)]

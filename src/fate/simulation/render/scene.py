@@ -52,6 +52,7 @@ class Profile:
 PROFILES = {
     "gen1": Profile("gen1", 60.0, ("car", "pedestrian"), 30.0, (1, 2, 4)),
     "1mpx": Profile("1mpx", 60.0, ("pedestrian", "two wheeler", "car"), 60.0, (60,)),
+    "park": Profile("park", 60.0, ("van", "cyclist", "dog"), 16.0, (2,)),
     "mixed": Profile("mixed", 0.0, ("car", "pedestrian", "two wheeler"), 12.0, (20,)),
 }
 
@@ -124,8 +125,11 @@ class Scene:
             ego, street, lighting, above_ground, horizon = make_world(self.seed, self.split, self.seconds)
             pinhole = self.random_sensor.lens.pinhole(horizon)
         else:
-            two_wheelers = "two wheeler" in self.classes
-            ego, street, lighting = make_street(self.seed, self.split, self.seconds, two_wheelers, self.at_rest)
+            park = self.profile.name == "park"
+            two_wheelers = park or "two wheeler" in self.classes
+            ego, street, lighting = make_street(
+                self.seed, self.split, self.seconds, two_wheelers, self.at_rest, park=park
+            )
             (height, width), above_ground = self.sensor, self._height
             focal = 0.5 * width / np.tan(np.deg2rad(self.profile.field_of_view / 2))
             pinhole = Pinhole(height, width, float(focal), width / 2, height * self._horizon)

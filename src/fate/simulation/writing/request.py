@@ -22,7 +22,7 @@ from fate.errors import FateError, MissingDependencyError
 from fate.simulation.art.catalogue import SPLITS, Split
 
 #: Events a second of a usual drive, by profile; for the estimate of disk space only.
-EVENTS_PER_SECOND = {"gen1": 0.6e6, "1mpx": 15e6, "mixed": 1e6}
+EVENTS_PER_SECOND = {"gen1": 0.6e6, "1mpx": 15e6, "park": 0.4e6, "mixed": 1e6}
 BYTES_PER_EVENT = 8  # of a DAT record
 LABEL_BYTES_PER_SECOND = 50_000  # boxes at 200 Hz, compressed, and those of the label file
 MARGIN = 1.3  # some streets are busier than others

@@ -1,0 +1,53 @@
+"""Who drives and walks in a street: the few bodies that its many actors share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from fate.simulation.art.cars import CARS, make_car
+from fate.simulation.art.catalogue import Split
+from fate.simulation.art.dogs import make_dog
+from fate.simulation.art.large_vehicles import make_large_vehicle
+from fate.simulation.art.panels import Body
+from fate.simulation.art.pedestrians import PEDESTRIANS, make_pedestrian
+from fate.simulation.art.people import make_person
+from fate.simulation.art.two_wheelers import TWO_WHEELERS, make_two_wheeler
+from fate.simulation.art.variety import Variety
+
+
+class Cast(NamedTuple):
+    """Bodies to choose from; bodies of the kind scenery have no boxes."""
+
+    cars: list[Body]
+    people: list[Body]
+    two_wheelers: list[Body]
+
+
+def make_cast(rng: np.random.Generator, split: Split, night: bool, variety: Variety | None = None) -> Cast:
+    """Cars, pedestrians and two-wheelers of a street."""
+    cars = [make_car(rng, CARS.choose(rng, split), night=night) for _ in range(10)]
+    people = [make_pedestrian(rng, PEDESTRIANS.choose(rng, split)) for _ in range(8)]
+    two_wheelers = [make_two_wheeler(rng, TWO_WHEELERS.choose(rng, split), night=night) for _ in range(4)]
+    if variety is not None:  # nobody would call a truck a car
+        people = [make_person(rng, split, "walk") for _ in range(8)]
+        cars = [replace(car, kind="scenery") if car.name == "box-truck" else car for car in cars]
+        cars += [make_large_vehicle(rng, night) for _ in range(round(10 * variety.large_vehicles))]
+    return Cast(cars, people, two_wheelers)
+
+
+def make_park_cast(rng: np.random.Generator, split: Split, night: bool) -> Cast:
+    """Vans, dogs and cyclists, which have boxes, among cars and people, which have none."""
+    vans = ["van", "van" if split == "train" else "minivan"]
+    others = [style for style in CARS.common if style not in ("van", "box-truck")]
+    cars = [
+        replace(make_car(rng, str(rng.choice(styles)), night=night), kind=kind)
+        for styles, kind, number in ((vans, "van", 5), (others, "scenery", 5))
+        for _ in range(number)
+    ]
+    people = [make_dog(rng) for _ in range(5)]
+    people += [replace(make_pedestrian(rng, PEDESTRIANS.choose(rng, split)), kind="scenery") for _ in range(3)]
+    cyclists = [replace(make_two_wheeler(rng, "bicycle", night=night), kind="cyclist") for _ in range(4)]
+    return Cast(cars, people, cyclists)
