@@ -10,8 +10,8 @@ import pytest
 
 import fate
 from fate import Events, FateError, Labels, write_events, write_labels
+from fate.data.class_maps import EXPECTED_RECORDINGS
 from fate.data.dataset import data_faults
-from fate.inspection.prepare import EXPECTED_RECORDINGS
 from fate.training.loop import train
 from tests.training.conftest import small_config
 
@@ -55,6 +55,10 @@ def test_every_fault_among_1459_recordings_is_named_before_training(gen1: Path, 
         assert f"train-{number:04}" in named
         assert any(f"train-{number:04}" in fault for fault in report.missing)
     assert "train-0300" not in named
+    (gen1 / "val" / "val-0005_td.dat").unlink()  # nothing of it is left, so that only their number tells
+    (gen1 / "val" / "val-0005_bbox.npy").unlink()
+    in_place = fate.open_dataset(gen1, "val", kind="gen1")
+    assert "1 of 429 published recordings" in " ".join(data_faults(in_place).missing)
     config = small_config(prepared, data={"train": "train", "validate": "val"})
     with pytest.raises(FateError, match="allow_missing"):
         train(config, tmp_path / "refused")

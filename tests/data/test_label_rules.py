@@ -79,7 +79,9 @@ def test_rules_keep_times_that_were_empty_and_drop_those_they_empty() -> None:
 
 def test_ruled_labels_are_those_of_a_recording_after_its_rules() -> None:
     raw = Labels([10, 20, 30], [0, 0, 0], [0, 0, 0], [2, 50, 140], [2, 50, 60], [0, 0, 0], sensor=(120, 152))
-    recordings = [SimpleNamespace(labels=raw, split=split, downscale=2) for split in ("train", "val")]
+    recordings = [
+        SimpleNamespace(labels=raw, split=split, downscale=2, start_us=0, end_us=40) for split in ("train", "val")
+    ]
     of_training, of_validation = (RuledLabels(recordings, RULES["gen1"])(number, 200.0) for number in (0, 1))
     assert of_training.labelled_us.tolist() == [20]
     assert of_validation.labelled_us.tolist() == [20, 30]  # wide boxes go in training alone

@@ -42,6 +42,14 @@ def test_the_paper_s_settings_are_the_defaults() -> None:
     assert (data.steps, config.batch_size, run.epochs) == (21, 32, 400)
 
 
+@pytest.mark.parametrize("dataset", ["gen1", "1mpx"])
+def test_public_detectors_are_trained_without_a_mean_of_their_weights_as_published(dataset: str) -> None:
+    published = {"rvt-b", "s5-vit-b", "get-b", "evrt-detr-b"}
+    decays = {file.stem: read_config(file).strategy.decay for file in FILES if file.parent.name == dataset}
+    assert {name for name, decay in decays.items() if decay == 0} == published
+    assert decays["evrt-detr-b-frame"] == 0.9999
+
+
 def test_a_base_is_changed_key_by_key(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("model: {name: fate-e, options: {layers: 3}}\ndata: {path: x, steps: 5}\n")
     (tmp_path / "b.yaml").write_text("base: a.yaml\nmodel: {options: {queries: 10}}\ndata: {steps: 7}\n")

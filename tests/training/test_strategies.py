@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +16,9 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR
 
 from fate.boxes.dense_labels import begin_dense_labels, label_file, write_in_folder
+from fate.boxes.label_files import read_labels, write_labels
 from fate.boxes.labels import Labels, LabelSource
+from fate.data.clips import Grid
 from fate.data.opening import open_dataset
 from fate.errors import FateError
 from fate.training.config import OptimiserConfig, TrainConfig
@@ -192,3 +196,19 @@ def test_dense_labels_of_another_making_are_other_data(drives: Path, tmp_path: P
     assert hashes[0] != hashes[1]
     assert hashes[0] == hashes[2]
     assert data_facts(recordings)["hash"] not in hashes
+
+
+def test_labels_after_the_last_event_of_a_recording_are_not_trained_on(drives: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(drives.parent, tmp_path / "drives")
+    labels = read_labels(folder / "drive_0_labels.npz")
+    times = np.append(labels.t_us, labels.t_us[-1] + 3_600_000_000)
+    boxes, zeros = np.concatenate([labels.boxes, labels.boxes[-1:]]), np.zeros(len(times), int)
+    write_labels(folder / "drive_0_labels.npz", Labels(times, *boxes.T, zeros, zeros))
+    parts = build(small_config(folder / drives.name, strategy={"name": "multi_frequency", "rates": [20, 200]}))
+    recordings = parts.dataset.labelled
+    begins = [
+        Grid.of(recordings[clip.recording], clip.hz).end_us(clip.first)
+        for batch in islice(parts.plan.batches(), 300)
+        for clip in batch
+    ]
+    assert max(begins) <= max(recording.end_us for recording in recordings)

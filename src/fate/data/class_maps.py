@@ -39,6 +39,10 @@ PUBLIC: Mapping[str, PublicDataset] = {
     "1mpx": PublicDataset(MPX_SENSOR, 2, {name: index for index, name in enumerate(_MPX_NAMES)}, _MPX_NAMES[:3]),
 }
 
+#: Recordings in each split as published. The Gen1 paper counts 1460 for training; the files that are given out are
+#: 1459 (prophesee-automotive-dataset-toolbox, issue 42).
+EXPECTED_RECORDINGS: dict[str, dict[str, int]] = {"gen1": {"train": 1459, "val": 429, "test": 470}}
+
 
 def public_kind(sensor: Sensor | None) -> str | None:
     """The public dataset with that sensor; None if there is none."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -135,7 +136,7 @@ class TrainingPlan:
         if not self.usable:
             raise FateError("no recording has labels; training needs some")
 
-    @property
+    @cached_property
     def usable(self) -> list[int]:
         """Indices of the recordings with labels."""
         return [number for number, times in enumerate(self.labelled_us) if len(times)]
@@ -143,14 +144,14 @@ class TrainingPlan:
     def batches(self, first: int = 0) -> Iterator[list[Clip]]:
         """The batches from index ``first`` on: random clips, then streams."""
         streams = [_Stream(self, index) for index in range(self.streams)]
-        times = np.array([len(self.labelled_us[number]) for number in self.usable], np.int64)
+        counts = np.cumsum([len(self.labelled_us[number]) for number in self.usable])
         timings: list[Timing] = []
         for number in count():
             if number % self.rate_clips == 0:
                 timings = self._stream_timings(number)
             clips = [stream.next(timing) for stream, timing in zip(streams, timings, strict=True)]
             if number >= first:
-                yield [self._random(number, row, times) for row in range(self.random)] + clips
+                yield [self._random(number, row, counts) for row in range(self.random)] + clips
 
     def _stream_timings(self, number: int) -> list[Timing]:
         """A timing for each stream, from the batch of that index on."""
@@ -160,13 +161,16 @@ class TrainingPlan:
         ]
         return [self.timing(number, float(u), float(v)) for u, v in zip(*quantiles, strict=True)]
 
-    def _random(self, number: int, row: int, times: NDArray[np.int64]) -> Clip:
-        """A clip whose last window has a labelled time; all labelled times are equally likely."""
+    def _random(self, number: int, row: int, counts: NDArray[np.int64]) -> Clip:
+        """A clip whose last window has a labelled time; all labelled times are equally likely.
+
+        ``counts`` are the labelled times of the usable recordings up to each of them.
+        """
         generator = np.random.default_rng([self.seed, 0, number, row])
-        drawn = int(generator.integers(times.sum()))
-        index = int(np.searchsorted(np.cumsum(times), drawn, side="right"))
+        drawn = int(generator.integers(counts[-1]))
+        index = int(np.searchsorted(counts, drawn, side="right"))
         recording = self.usable[index]
-        time = self.labelled_us[recording][drawn - int(times[:index].sum())]
+        time = self.labelled_us[recording][drawn - int(counts[index])]  # counted from the recording's last
         hz, length_us = self.timing(number, float(generator.random()), float(generator.random()))
         last = int(Grid.of(self.recordings[recording], hz).nearest(np.array([time]))[0])
         seed = int(generator.integers(2**62))

@@ -132,4 +132,6 @@ def describe_time_mismatch(labelled_us: NDArray[np.int64], start_us: int, end_us
     if last < start_us - LOOK_BACK_US or first > end_us + CUT_SHORT_US:
         return f"{shown}; they are on different clocks: give the difference as label_offset_us"
     late = int(np.count_nonzero(labelled_us > end_us + LOOK_BACK_US))
-    return f"{shown}; {late} labelled times come after the last event: the recording may be cut short" if late else ""
+    times = "labelled time comes" if late == 1 else "labelled times come"
+    cut = f"{shown}; {late} {times} after the last event: the recording may be cut short; training leaves them out"
+    return cut if late else ""

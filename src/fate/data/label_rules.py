@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fate.boxes.labels import Labels
+from fate.data.findings import LOOK_BACK_US
 from fate.data.labelled_recording import LabelledRecording
 from fate.errors import FateError
 
@@ -80,6 +81,12 @@ class RuledLabels:
     rules: LabelRules
 
     def __call__(self, index: int, hz: float = 0.0) -> Labels:
-        """The labels of the recording with that index; hand-made labels do not depend on the rate."""
+        """The labels of the recording with that index; hand-made labels do not depend on the rate.
+
+        Labels before its first or after its last event, such as those of a recording that was cut short, are left out:
+        there is nothing to see at their times.
+        """
         recording = self.recordings[index]
-        return self.rules.apply(recording.labels, split=recording.split, downscale=recording.downscale)
+        first, last = recording.start_us - LOOK_BACK_US, recording.end_us + LOOK_BACK_US
+        labels = recording.labels.between(first, last + 1)
+        return self.rules.apply(labels, split=recording.split, downscale=recording.downscale)

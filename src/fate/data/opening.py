@@ -26,7 +26,16 @@ from pydantic import BaseModel
 
 from fate.data import manifests
 from fate.data.box_files import box_file_fault, read_box_file
-from fate.data.class_maps import PUBLIC, Classes, ClassMap, checked_names, class_map, plain, public_kind
+from fate.data.class_maps import (
+    EXPECTED_RECORDINGS,
+    PUBLIC,
+    Classes,
+    ClassMap,
+    checked_names,
+    class_map,
+    plain,
+    public_kind,
+)
 from fate.data.compact_files import compact_path
 from fate.data.dataset import Dataset
 from fate.data.findings import THREADS, Finding
@@ -313,10 +322,19 @@ def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Datase
             add(kind, paths, "has no labels; it can be used for detection, not for training")
         usable = replace(paths, labels=None) if label_fault else paths
         recordings.append(_make_recording(described.kind, usable, head, mapped, sensor, scale))
+    findings += _count_published(described.kind, listed)
     protocol = public_kind(sensor) or "custom" if is_rvt else described.protocol
     first = recordings[0]
     facts = first.class_map.names, first.sensor, first.downscale, tuple(recordings), described.kind, protocol
     return Dataset(described.name, described.root, *facts, tuple(findings))
+
+
+def _count_published(kind: str, listed: Sequence[RecordingPaths]) -> Iterator[Finding]:
+    """Splits of a public dataset that lack recordings; with less than half of them, a split is meant as a sample."""
+    for split, number in EXPECTED_RECORDINGS.get(kind, {}).items():
+        there = sum(paths.split == split for paths in listed)
+        if number / 2 <= there < number:
+            yield Finding("missing", f"{split}: {number - there} of {number} published recordings are missing", split)
 
 
 def _make_recording(

@@ -24,7 +24,7 @@ import numpy as np
 from fate.boxes.labels import Labels
 from fate.data import manifests
 from fate.data.box_files import Clock, box_file_fault, load_boxes, read_box_file
-from fate.data.class_maps import PUBLIC, class_map, public_kind
+from fate.data.class_maps import EXPECTED_RECORDINGS, PUBLIC, class_map, public_kind
 from fate.data.findings import LACKING, Finding, box_findings, sentences
 from fate.data.labelled_recording import EventOptions, check_recording, read_head
 from fate.data.layout import RecordingPaths, find_recordings
@@ -56,9 +56,6 @@ NOT_READ: dict[str, Any] = {
     **{"start_us": 0, "end_us": 0, "num_events": 0, "labelled_times": 0, "boxes": {}, "faults": [], "files": {}},
 }
 
-#: Recordings in each split as published. The Gen1 paper counts 1460 for training; the files that are given out are
-#: 1459 (prophesee-automotive-dataset-toolbox, issue 42).
-EXPECTED_RECORDINGS: dict[str, dict[str, int]] = {"gen1": {"train": 1459, "val": 429, "test": 470}}
 #: Datasets of which only the total hours are published.
 EXPECTED_HOURS: dict[str, float] = {"1mpx": 14.65}
 

@@ -26,9 +26,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fate.data.class_maps import EXPECTED_RECORDINGS
 from fate.data.opening import open_dataset
 from fate.errors import FateError
-from fate.inspection.prepare import EXPECTED_HOURS, EXPECTED_RECORDINGS
+from fate.inspection.prepare import EXPECTED_HOURS
 from fate.json_files import read_object
 from fate.progress import Progress, ignore
 from fate.rates import PAPER_RATES

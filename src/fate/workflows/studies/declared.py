@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fate.errors import FateError
 from fate.rates import PAPER_RATES
 from fate.text import suggest_name
-from fate.training.config import TrainConfig, list_configs, read_config
+from fate.training.config import FOLDER, TrainConfig, list_configs, read_config
 from fate.yaml_files import load_yaml
 
 if TYPE_CHECKING:
@@ -179,5 +179,7 @@ def list_studies() -> str:
     lines = []
     for study in STUDIES.values():
         lines.append(f"{study.name}: {study.title}")
-        lines += [f"  {row.name}: gen1/{row.config}, sim/{row.sim}" for row in study.rows]
+        for row in study.rows:
+            on_1mpx = f", 1mpx/{row.config}" if (FOLDER / "1mpx" / f"{row.config}.yaml").exists() else ""
+            lines.append(f"  {row.name}: gen1/{row.config}{on_1mpx}, sim/{row.sim}")
     return "\n".join([*lines, f"{REAL}: Weights on clips of real cameras"])
