@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from fate.boxes.drawing import Picture, draw_boxes, draw_events, enlargement, side_by_side
 from fate.boxes.labels import Labels
 from fate.data.dataset import Dataset
 from fate.data.rvt_layout import RvtSequence
 from fate.evaluation.evaluate import AtRate, Evaluation
 from fate.events.events import Events
 from fate.rates import CANONICAL_US
-from fate.view.drawing import Picture, draw_boxes, draw_events, enlargement, side_by_side
 from fate.view.page import new_figure, write_figure
 from fate.whole_files import find_target
 
