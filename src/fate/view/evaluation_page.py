@@ -120,7 +120,7 @@ def _plot_gain(axes: Any, rates: Sequence[AtRate]) -> None:
     width = 0.8 / len(rates)
     for number, at in enumerate(rates):
         gains = [100 * _errors_of(at).ap_gain[kind] for kind in KINDS]
-        places = [index - 0.4 + (number + 0.5) * width for index in range(len(KINDS))]
-        axes.bar(places, gains, width, label=f"{at.hz:g} Hz")
+        lefts = [index - 0.4 + (number + 0.5) * width for index in range(len(KINDS))]
+        axes.bar(lefts, gains, width, label=f"{at.hz:g} Hz")
     axes.set_xticks(range(len(KINDS)), list(KINDS))
     axes.set(ylabel="points of AP50", ylim=(0, None))

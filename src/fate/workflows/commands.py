@@ -40,6 +40,7 @@ from fate.training.loop import Trained
 from fate.training.loop import train as run_training
 from fate.view.evaluation_page import write_evaluation_page
 from fate.view.evaluation_pictures import draw_samples
+from fate.view.learning_curves import draw_curves
 from fate.view.page import check_page_name
 from fate.workflows.sharded_evaluation import predict_on_devices
 from fate.workflows.spread import Spread, beside, open_spread, run_shards
@@ -79,7 +80,13 @@ def train(
         overrides = [*overrides, f"data.path={path}"]
     folder = Path("runs") / Path(str(config)).stem if out is None else Path(out)
     return run_training(
-        config, folder, overrides, progress=progress, allow_missing=allow_missing, draw_samples=draw_samples
+        config,
+        folder,
+        overrides,
+        progress=progress,
+        allow_missing=allow_missing,
+        draw_samples=draw_samples,
+        draw_curves=draw_curves,
     )
 
 
