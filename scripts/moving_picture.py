@@ -21,12 +21,12 @@ from PIL import Image, ImageDraw
 
 import fate
 from fate.boxes.detections import DetectionFrame, FrameLookup, class_name
+from fate.boxes.drawing import Picture, draw_boxes, enlarge, font_of, side_by_side
 from fate.events.events import Events
 from fate.formats.recording import Recording
 from fate.inference.loading import DEFAULT_DETECTOR
 from fate.simulation.camera.recorder import record
 from fate.simulation.render.scene import Scene
-from fate.view.drawing import Picture, draw_boxes, enlarge, font_of, side_by_side
 from fate.view.rendering import EventSurface, VideoClock
 
 RATES = (20.0, 200.0)

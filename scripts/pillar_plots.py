@@ -21,6 +21,7 @@ from numpy.polynomial import chebyshev, polynomial
 from numpy.polynomial.legendre import leggauss
 from numpy.typing import NDArray
 
+from fate.boxes.drawing import draw_events
 from fate.encoding.batch import EventBatch
 from fate.encoding.kernels.reference import legendre, trapezoid_weights
 from fate.encoding.pillars import PillarEncoder
@@ -28,7 +29,6 @@ from fate.events.events import Events
 from fate.events.window import Window
 from fate.simulation.camera.recorder import record
 from fate.simulation.render.scene import Scene
-from fate.view.drawing import draw_events
 
 Array = NDArray[Any]
 Signal = Callable[[Array], Array]

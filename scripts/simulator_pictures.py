@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from fate.boxes.drawing import draw_boxes, draw_events, enlarge, side_by_side
 from fate.events.events import Events
 from fate.simulation.camera.recorder import record
 from fate.simulation.render.scene import Scene
-from fate.view.drawing import draw_boxes, draw_events, enlarge, side_by_side
 
 #: (seed, time in µs) of drives by day and by night.
 DRIVES = ((7, 1_140_000), (13, 1_140_000), (10, 1_140_000))

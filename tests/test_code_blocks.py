@@ -27,6 +27,11 @@ PAGES = [
     for page in ("README.md", *sorted(file.relative_to(ROOT).as_posix() for file in (ROOT / "docs").rglob("*.md")))
     if BLOCK.search((ROOT / page).read_text(encoding="utf-8"))
 ]
+#: Packages of extras that the code of a page needs.
+EXTRAS = {
+    "docs/guides/export.md": ("onnx", "onnxruntime", "onnxscript"),
+    "docs/guides/python.md": ("pandas", "supervision"),
+}
 #: The page whose code always runs; that of all others is in slow tests.
 FAST = "README.md"
 #: What a block says → why it cannot run here.
@@ -108,8 +113,8 @@ def blocks(page: str) -> list[tuple[int, str]]:
 def test_the_code_of_a_page_runs_as_it_stands(
     page: str, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if page == "docs/guides/export.md" and not all(find_spec(name) for name in ("onnx", "onnxruntime", "onnxscript")):
-        pytest.skip("needs the extra export")
+    if not all(find_spec(name) for name in EXTRAS.get(page, ())):
+        pytest.skip(f"needs {', '.join(EXTRAS[page])}")
     place = tmp_path / "work"
     shutil.copytree(files, place, copy_function=os.link)
     monkeypatch.chdir(place)

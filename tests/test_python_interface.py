@@ -129,7 +129,7 @@ def test_each_command_is_a_function_with_names_types_and_a_docstring(name: str) 
     [
         ("densify", "making", "workflows.commands.densify"),
         ("models", "zoo", "models.zoo.list_models"),
-        ("view", "drawing", "view.rerun_view.show_recording"),
+        ("view", "rendering", "view.rerun_view.show_recording"),
     ],
 )
 def test_a_command_with_the_name_of_a_package_stays_callable_once_it_is_imported(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # "as" makes a name public for type checkers
     from fate.boxes.label_files import write_labels as write_labels
     from fate.boxes.labels import Labels as Labels
     from fate.boxes.labels import LabelSource as LabelSource
+    from fate.data.event_dataset import EventDataset as EventDataset
     from fate.data.opening import open_dataset as open_dataset
     from fate.encoding.batch import EventBatch as EventBatch
     from fate.encoding.grids import build_grid as build_grid
@@ -41,6 +42,9 @@ if TYPE_CHECKING:  # "as" makes a name public for type checkers
     from fate.formats.summary import info as info
     from fate.inference.export import export as export
     from fate.inference.loading import load_detector as load_detector
+    from fate.inference.results import DetectionResult as DetectionResult
+    from fate.inference.stream import StreamingDetector as StreamingDetector
+    from fate.inference.stream_types import StreamFrame as StreamFrame
     from fate.inference.streaming_step import compile_for_streaming as compile_for_streaming
     from fate.inspection.inspect import inspect as inspect
     from fate.inspection.prepare import prepare as prepare
@@ -78,6 +82,7 @@ _MODULES = {
     "bench.train": ("bench_train",),
     "boxes.label_files": ("read_labels", "write_labels"),
     "boxes.labels": ("LabelSource", "Labels"),
+    "data.event_dataset": ("EventDataset",),
     "data.opening": ("open_dataset",),
     "encoding.batch": ("EventBatch",),
     "encoding.grids": ("build_grid",),
@@ -92,6 +97,9 @@ _MODULES = {
     "formats.summary": ("info",),
     "inference.export": ("export",),
     "inference.loading": ("load_detector",),
+    "inference.results": ("DetectionResult",),
+    "inference.stream": ("StreamingDetector",),
+    "inference.stream_types": ("StreamFrame",),
     "inference.streaming_step": ("compile_for_streaming",),
     "inspection.inspect": ("inspect",),
     "inspection.prepare": ("prepare",),

@@ -11,9 +11,11 @@ place (``fate.cli.terminal``), so that each message is written once.
 
 from __future__ import annotations
 
+import importlib
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from fate.text import one_line
 
@@ -29,6 +31,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "camera": ("neuromorphic-drivers",),
     "rerun": ("rerun-sdk",),
     "video": ("opencv-python-headless",),
+    "results": ("pandas", "supervision"),
+    "tensorboard": ("tensorboard",),
 }
 
 
@@ -62,6 +66,14 @@ def missing_packages(what: str, packages: Sequence[str]) -> MissingDependencyErr
         export needs onnx, onnxruntime, onnxscript; run pip install onnx onnxruntime onnxscript
     """
     return MissingDependencyError(f"{what} needs {', '.join(packages)}; run pip install {' '.join(packages)}")
+
+
+def import_optional(package: str, what: str) -> Any:
+    """Return the module of an optional package; if it is missing, the error gives the pip line of ``what`` needs it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise missing_packages(what, (package,)) from None
 
 
 def list_names(names: Iterable[object], most: int = 8) -> str:

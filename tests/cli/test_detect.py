@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import fate
 from fate.boxes.detection_files import read_detections
+from fate.boxes.drawing import class_colour
 from fate.boxes.label_files import read_labels
 from fate.cli.main import app
 from fate.errors import FateError
@@ -23,7 +24,6 @@ from fate.inference.sources import play
 from fate.inference.stream_types import StreamFrame
 from fate.models.checkpoints import save_model
 from fate.models.zoo import build_model
-from fate.view.drawing import class_colour
 from fate.workflows.detect import detect
 from fate.workflows.detect_live import detect_live
 from tests.training.conftest import SENSOR, drive

@@ -276,3 +276,21 @@ def test_one_frame_and_one_object_are_told_as_such(tmp_path: Path) -> None:
     assert "1 frame of 1 recording;" in text
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert figures["rates"][0]["time_to_detection"]["missed"] == 1
+
+
+@pytest.mark.slow
+def test_a_report_shows_confusion_matrix_kinds_of_errors_and_samples(dataset: Path, tmp_path: Path) -> None:
+    weights, page, numbers = (tmp_path / name for name in ("w.safetensors", "page.html", "e.json"))
+    save_model(small_detector("s5", sensor=(24, 32)), weights)
+    words = ["evaluate", str(weights), str(dataset), "--hz", "20", "--kind", "own"]
+    code, said = run(*words, "--report", str(page), "--json", str(numbers))
+    assert code == 0, said
+    text = page.read_text()
+    for part in ("Confusion matrix", "missed", "background", "Bkg", "AP50 gain", "labels on the left"):
+        assert part in text
+    found = json.loads(numbers.read_text())["rates"][0]["scores"]["errors"]
+    assert sum(found["confusion"]["counts"][0]) == 12  # two recordings, six labels each after the first half second
+    code, said = run(*words, "--report", str(tmp_path / "page.txt"))
+    assert code == 1
+    assert "page.txt" in said
+    assert ".html" in said

@@ -85,3 +85,15 @@ def test_pandas_gets_the_four_columns_and_is_named_where_it_is_missing(monkeypat
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingDependencyError, match="pip install pandas"):
         events.to_pandas()
+
+
+def test_torch_gets_integer_columns_that_index_an_image_and_are_copies() -> None:
+    events = make_events(5)
+    columns = events.to_torch()
+    assert {name: column.tolist() for name, column in columns.items()} == {
+        name: getattr(events, name).tolist() for name in ("t_us", "x", "y", "p")
+    }
+    assert {str(column.dtype) for column in columns.values()} == {"torch.int64"}
+    columns["x"].zero_()
+    assert events == make_events(5)
+    assert Events.empty((4, 4)).to_torch()["t_us"].shape == (0,)

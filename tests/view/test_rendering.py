@@ -13,7 +13,7 @@ from imageio_ffmpeg import get_ffmpeg_exe, read_frames
 from numpy.typing import NDArray
 
 from fate import Events, FateError
-from fate.view.drawing import PALETTES, class_colour, draw_events, enlargement, track_colour
+from fate.boxes.drawing import PALETTES, class_colour, draw_events, enlargement, track_colour
 from fate.view.rendering import PICTURE_WIDTH, EventSurface, VideoClock, render_comparison, render_video
 from tests.conftest import event_lists
 from tests.view.recorded import frame, steady

@@ -29,7 +29,7 @@ def compare(
     **reading: Unpack[args.Reading],
 ) -> None:
     args.check_part(start, end)
-    from fate.view.drawing import PALETTES
+    from fate.boxes.drawing import PALETTES
 
     with args.bad_usage():
         rates = args.parse_rates(hz, (200.0,))

@@ -47,9 +47,9 @@ def detect(
     args.check_part(start, end)
     boxes = {"--json": json_file, "--jsonl": jsonl_file, "--csv": csv_file, "--coco": coco_file}
     outputs = {"--save": save, "--report": report, **boxes}
+    from fate.boxes.drawing import PALETTES
     from fate.inference.loading import find_weights
     from fate.inference.sources import check_source, is_live
-    from fate.view.drawing import PALETTES
 
     live = any(is_live(file) for file in files)
     with args.bad_usage():
@@ -160,8 +160,8 @@ def _live(
     """Detect a live source or, unless ``live``, a file that is played at its own speed."""
     detector, hz, window = load(), asked["hz"], asked["window_us"]
     from fate.inference.sources import open_source, play
+    from fate.inference.stream import part_of
     from fate.text import plural
-    from fate.workflows.detect import part_of
     from fate.workflows.detect_live import detect_live
 
     with ExitStack() as closing, args.progress_bar() as progress:

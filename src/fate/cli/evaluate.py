@@ -34,6 +34,7 @@ def evaluate(
     images: str | None = None,
     record: bool = False,
     calibrate: bool = False,
+    report: str | None = None,
     json_file: str | None = None,
     kind: str | None = None,
 ) -> None:
@@ -45,7 +46,7 @@ def evaluate(
         rates = args.parse_rates(hz)
         if protocol is not None:
             named_protocol(protocol)
-    args.check_outputs({"--json": json_file}, what, images, datasets=(dataset,))
+    args.check_outputs({"--json": json_file, "--report": report}, what, images, datasets=(dataset,))
     for file in Path(predictions).glob("*hz*.npz") if predictions is not None else ():
         args.refuse_file_of_dataset("--predictions", file, dataset, (".npz",))
     is_model = means_a_model(what)
@@ -72,6 +73,6 @@ def evaluate(
             what, opened, rates or None, protocol=protocol, label_tolerance_us=label_tolerance, window_us=window,
             images=images, shard=shard, predictions_to=predictions, progress=progress, device=chosen,
             streams=streams, workers=workers, score=score, max_overlap=max_overlap, record=record, calibrate=calibrate,
-            job_folder=near, **spread,
+            report=report, job_folder=near, **spread,
         )  # fmt: skip
     args.write_and_print(done.table(), json_file, lambda path: save_with_picture(done, path))

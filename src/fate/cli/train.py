@@ -102,6 +102,7 @@ def say(text: str) -> None:
 def _train(requested: TrainConfig, folder: Path, allow_missing: bool) -> None:
     from fate.training.loop import train as run
     from fate.view.evaluation_pictures import draw_samples
+    from fate.view.learning_curves import draw_curves
 
     def begins(step: int) -> None:
         done = f"continues at step {step} of" if step else "trains"
@@ -109,7 +110,13 @@ def _train(requested: TrainConfig, folder: Path, allow_missing: bool) -> None:
 
     with args.progress_bar("training", steps=True) as progress:
         done = run(
-            requested, folder, progress=progress, begins=begins, allow_missing=allow_missing, draw_samples=draw_samples
+            requested,
+            folder,
+            progress=progress,
+            begins=begins,
+            allow_missing=allow_missing,
+            draw_samples=draw_samples,
+            draw_curves=draw_curves,
         )
     if own_rank() != 0:  # the first of several processes speaks for all
         return

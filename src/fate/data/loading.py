@@ -235,7 +235,7 @@ class ClipReader:
             return [
                 (each, WindowRequest(clip.recording, matrix, hole)) for each, hole in zip(windows, holes, strict=True)
             ]
-        events = self._recording(clip.recording).read(
+        events = self.reader(clip.recording).read(
             min(window.start_us for window in windows), max(window.end_us for window in windows)
         )
         if transform is None:
@@ -252,7 +252,7 @@ class ClipReader:
 
     def _clip_labels(self, clip: Clip, grid: Grid) -> tuple[Labels | None, list[int | None]]:
         """The labels of a clip, and the labelled time of each of its windows (None if the window has none)."""
-        labels = self._recording_labels(clip.recording, clip.hz) if self.with_labels else None
+        labels = self.labels(clip.recording, clip.hz) if self.with_labels else None
         if labels is None:
             return None, [None] * clip.steps
         first, last = grid.end_us(clip.first) - grid.hop_us, grid.end_us(clip.first + clip.steps) + grid.hop_us
@@ -261,7 +261,7 @@ class ClipReader:
         times = [chosen.get(number) for number in range(clip.first, clip.first + clip.steps)]
         return near.select(np.isin(near.t_us, [time for time in times if time is not None])), times
 
-    def _recording_labels(self, index: int, hz: float) -> Labels | None:
+    def labels(self, index: int, hz: float) -> Labels | None:
         """The labels of a recording. They are cached, since reading them takes longer than reading a clip."""
         key = (index, 0.0 if self.labels_of is None else hz)
         if key not in self._labels:
@@ -273,7 +273,8 @@ class ClipReader:
         self._labels.move_to_end(key)
         return self._labels[key]
 
-    def _recording(self, number: int) -> EventReader:
+    def reader(self, number: int) -> EventReader:
+        """Return a recording, open for reading; the ``MAX_OPEN`` used last stay open."""
         if number not in self._open:
             while len(self._open) >= MAX_OPEN:
                 self._open.popitem(last=False)[1].close()

@@ -63,8 +63,8 @@ def average_precision(frames: Frames, classes: Sequence[str], max_detections: in
     return AveragePrecision(overall, by_class, curves)
 
 
-def _run_coco(frames: Frames, classes: Sequence[str], limits: list[int]) -> list[NDArray[np.float64]]:
-    """Precision [T, R, classes, sizes, limits], recall [T, classes, sizes, limits] and scores like precision."""
+def start_coco(frames: Frames, classes: Sequence[str], limits: list[int]) -> COCOeval:
+    """hotcoco's evaluation of frames, before its first step; ``limits`` are numbers of predictions in a frame."""
     truth, found = frames.truth, frames.predictions
     # COCO stores a size with each image; no metric depends on it
     images = [{"id": index + 1, "width": 1, "height": 1} for index in range(frames.counts.frames)]
@@ -74,6 +74,12 @@ def _run_coco(frames: Frames, classes: Sequence[str], limits: list[int]) -> list
     rows = np.column_stack([found.frame + 1.0, found.xywh, found.score, found.class_id + 1.0])
     evaluation = COCOeval(known, known.load_res(np.ascontiguousarray(rows)), "bbox")
     evaluation.params.max_dets = limits
+    return evaluation
+
+
+def _run_coco(frames: Frames, classes: Sequence[str], limits: list[int]) -> list[NDArray[np.float64]]:
+    """Precision [T, R, classes, sizes, limits], recall [T, classes, sizes, limits] and scores like precision."""
+    evaluation = start_coco(frames, classes, limits)
     evaluation.evaluate()
     evaluation.accumulate()
     if evaluation.eval is None:

@@ -182,6 +182,7 @@ def evaluate(
     shard: tuple[int, int] = (1, 1),
     predictions_to: str | os.PathLike[str] | None = None,
     runs: Sequence[Run] | None = None,
+    errors: bool = False,
     progress: Progress | None = None,
     **running: Any,
 ) -> Evaluation:
@@ -199,6 +200,7 @@ def evaluate(
         shard: (i, n): only every n-th recording, from the i-th on; their predictions are merged later.
         predictions_to: a folder for one file of predictions per rate (and shard).
         runs: what the detector has predicted before, by :func:`predict_rates`; it is not run then.
+        errors: whether confusion matrices and kinds of errors are computed too.
         progress: called with the share that is done.
         running: further arguments of ``predict`` (``device``, ``steps``, ``workers``, …), and ``max_overlap``, which
             suppresses duplicate boxes of DETR heads; they are kept by default, as published.
@@ -228,6 +230,7 @@ def evaluate(
         starts_us=None if dataset.kind in PUBLIC else {each.name: each.start_us for each in recordings},
         times_us=_shared_times(recordings, truth, rates, given if detector is None else None, rules),
         dense_truth={name: exact.labels for name, exact in dense.items()} or None,
+        errors=errors,
     )
     made_by: Mapping[str, Any] = {} if detector is None else detector.description
     shown = os.fspath(what) if isinstance(what, str | os.PathLike) else made_by.get("name", "predictions")

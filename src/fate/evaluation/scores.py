@@ -14,6 +14,7 @@ from fate.boxes.labels import Labels
 from fate.errors import FateError
 from fate.evaluation.average_precision import AveragePrecision, average_precision
 from fate.evaluation.calibration import Matches
+from fate.evaluation.error_kinds import ErrorKinds, find_error_kinds
 from fate.evaluation.false_positives import FalsePositives, RestCounter, false_positives, matches
 from fate.evaluation.labelled_frames import REASONS, BoxesLike, FrameCounts, Frames, box_table
 from fate.evaluation.protocols import Protocol
@@ -35,6 +36,7 @@ class Scores:
     counts: FrameCounts
     matches: Matches  #: confidence of each prediction in a frame, and whether it is right
     notes: tuple[str, ...]  #: what a reader of the figures must know beside the protocol
+    errors: ErrorKinds | None = None  #: confusion matrix and kinds of errors, if they were asked for
 
     def __getitem__(self, metric: str) -> float | None:
         if metric not in self.average_precision.overall:
@@ -60,6 +62,8 @@ class Scores:
             "reliability": self.matches.reliability(),
             "notes": list(self.notes),
         }
+        if self.errors is not None:
+            values["errors"] = self.errors.to_dict()
         if curves:
             values["curves"] = {
                 name: {key: array.tolist() for key, array in vars(curve).items()}
@@ -129,6 +133,7 @@ def evaluate_boxes(
     starts_us: Mapping[str, int] | None = None,
     times_us: Mapping[str, NDArray[np.int64]] | None = None,
     dense_truth: Mapping[str, BoxesLike] | None = None,
+    errors: bool = False,
 ) -> Scores:
     """Compare predictions of any detector with the ground truth.
 
@@ -139,10 +144,11 @@ def evaluate_boxes(
         classes: names of class ids 0, 1, …; labels with class names are matched by name. By default those of the
             ground truth, or of the protocol if the ground truth has none.
         sensor: (height, width) of the boxes in pixels.
-        threshold: smallest score of a false positive; AP uses all scores.
+        threshold: smallest score of a false positive, and of the confusion matrix; AP uses all scores.
         starts_us: start of each recording, if it is not 0.
         times_us: the labelled times to evaluate at, by recording; by default all at which a window ends.
         dense_truth: ground truth at many more times, if there is one, to find the time without any object.
+        errors: whether the confusion matrix and the kinds of errors are computed too, which takes about as long as AP.
     """
     if not isinstance(protocol, Protocol):
         raise FateError(f"protocol {protocol!r} was given; expected a Protocol; use named_protocol({protocol!r})")
@@ -183,6 +189,7 @@ def evaluate_boxes(
         counts=counts,
         matches=matches(frames, len(names)),
         notes=_notes(frames, protocol, size, missing),
+        errors=find_error_kinds(frames, names, threshold, protocol.max_detections) if errors else None,
     )
 
 

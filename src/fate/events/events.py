@@ -7,17 +7,19 @@ the check for columns that a reader has already checked.
 
 from __future__ import annotations
 
-import importlib
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fate.errors import FateError, FormatError, missing_packages, warn
+from fate.errors import FateError, FormatError, import_optional, warn
 from fate.events.window import MAX_TIME_US, clip_time
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_SIDE = 65_536  # coordinates are uint16
 
@@ -208,11 +210,23 @@ class Events:
 
     def to_pandas(self) -> Any:
         """Return a ``pandas.DataFrame`` with the columns t_us, x, y and p. Needs ``pip install pandas``."""
-        try:
-            pandas = importlib.import_module("pandas")  # optional, and it takes a second to load
-        except ImportError:
-            raise missing_packages("Events.to_pandas", ("pandas",)) from None
+        pandas = import_optional("pandas", "Events.to_pandas")  # it takes a second to load
         return pandas.DataFrame({name: getattr(self, name) for name in _COLUMNS})
+
+    def to_torch(self) -> dict[str, Tensor]:
+        """Return one tensor [E] per column, on the CPU: ``t_us``, ``x``, ``y`` and ``p``, all int64.
+
+        They are columns rather than one table [E, 4], because times in µs do not fit into float32. As int64, ``x`` and
+        ``y`` are indices into an image. The tensors are copies and may be changed.
+
+        Example:
+            >>> columns = Events([5, 7], [1, 2], [0, 3], [1, 0], sensor=(4, 4)).to_torch()
+            >>> columns["x"]
+            tensor([1, 2])
+        """
+        import torch  # noqa: PLC0415  (it takes seconds to load)
+
+        return {name: torch.from_numpy(getattr(self, name).astype(np.int64)) for name in _COLUMNS}
 
     def __len__(self) -> int:
         return len(self.t_us)

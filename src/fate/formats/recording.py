@@ -301,6 +301,11 @@ class Recording(AbstractContextManager["Recording"]):
 
     # ---- housekeeping -----------------------------------------------------------------------------------
 
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called; ``copy.copy(recording)`` opens the file again."""
+        return self._closed
+
     def close(self) -> None:
         """Close the file."""
         self._blocks.clear()

@@ -1,7 +1,9 @@
 """The streaming detector: boxes at any rate, from a recording or from events as they arrive.
 
     detector = fate.load_detector("fate-s-tiny")
-    for frame in detector.stream(recording, hz=200): ...         # all windows of a file
+    result = detector.detect("drive.raw", hz=200)                # all frames of a file
+    result = detector(events, hz=200)                            # of events in memory
+    for frame in detector.stream(recording, hz=200): ...         # one frame after another
 
     stream = detector.open_stream(sensor=(720, 1280), hz=200)    # events of your own
     frames = stream.feed(events)                                 # of the windows that these events close
@@ -18,22 +20,26 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
-from typing import Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 
-from fate.errors import warn
+from fate.boxes.detection_files import DetectionLog
+from fate.errors import FateError, warn
 from fate.events.events import Events, Sensor
 from fate.events.window import WindowGrid
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.inference.adapting import Adaptation, adapt
 from fate.inference.live import LiveStream
+from fate.inference.results import DetectionResult
 from fate.inference.score_calibration import ScoreCalibration
 from fate.inference.sources import LiveSource
 from fate.inference.stream_types import Accuracy, StreamFrame, StreamKeywords, StreamOptions
 from fate.inference.streaming_step import Precision
+from fate.inference.timing import choose_timing
 from fate.inference.window_detector import WindowDetector
 from fate.inference.windowing import ClosedWindow, Windower
 from fate.models.detector import Detector
@@ -41,6 +47,71 @@ from fate.models.detector import Detector
 #: How long after its end a live window is closed by the clock if no later event has closed it. It must be longer than
 #: a busy computer delays the reading thread, because events that arrive later are dropped.
 PATIENCE_US = 100_000
+#: Windows of a recording that a CPU detects in one call: small detectors are several times as fast as with one.
+CLIP_WINDOWS = 16
+
+
+@dataclass(frozen=True)
+class EventsInMemory:
+    """Events, to be read like a recording."""
+
+    events: Events
+
+    @property
+    def path(self) -> str:
+        """What messages call them."""
+        return "the events"
+
+    @property
+    def sensor(self) -> Sensor:
+        """(height, width) in pixels."""
+        return self.events.sensor
+
+    @property
+    def start_us(self) -> int:
+        """Time of the first event."""
+        return int(self.events.t_us[0]) if len(self.events) else 0
+
+    @property
+    def end_us(self) -> int:
+        """One µs after the last event."""
+        return int(self.events.t_us[-1]) + 1 if len(self.events) else 0
+
+    def read(self, start_us: int, end_us: int) -> Events:
+        """Events with ``start_us <= t < end_us``."""
+        return self.events.between(start_us, end_us)
+
+    def chunks(self, max_events: int, *, start_us: int, end_us: int) -> Iterator[Events]:
+        """The events of ``[start_us, end_us)``, at most ``max_events`` at once."""
+        part = self.read(start_us, end_us)
+        return (part[first : first + max_events] for first in range(0, len(part), max_events))
+
+
+def in_memory(recording: Recording | Events) -> Recording | EventsInMemory:
+    """Events wrapped as a recording; a recording is returned as it is, and anything else is refused."""
+    if isinstance(recording, Events):
+        return EventsInMemory(recording)
+    if not isinstance(recording, Recording):
+        raise FateError(
+            f"{type(recording).__name__} was given to detect objects in; expected a path, a recording or Events:"
+            " fate.Events.from_structured makes them from a numpy array with named fields"
+        )
+    return recording
+
+
+def part_of(
+    recording: Recording | EventsInMemory, start_us: int | None, end_us: int | None
+) -> tuple[int | None, int | None]:
+    """The part from ``start_us`` to ``end_us``, limited to the recording; a part outside it is refused."""
+    first, last = recording.start_us, recording.end_us
+    late, early = start_us is not None and start_us >= last, end_us is not None and end_us <= first
+    if late or early:
+        asked = f"starts at {start_us} µs" if late else f"ends at {end_us} µs"
+        raise FateError(
+            f"{recording.path}: a part that {asked} was asked for, and the recording goes from {first} to {last} µs"
+            f" ({(last - first) / 1e6:.2f} s); times such as +2s count from the first event"
+        )
+    return None if start_us is None else max(start_us, first), None if end_us is None else min(end_us, last)
 
 
 class StreamingDetector:
@@ -88,7 +159,7 @@ class StreamingDetector:
 
     def stream(
         self,
-        recording: Recording | str | PathLike[str],
+        recording: Recording | Events | str | PathLike[str],
         hz: float = 200,
         *,
         start_us: int | None = None,
@@ -98,7 +169,8 @@ class StreamingDetector:
         """Detect objects in all windows of a recording, as fast as the frames are asked for.
 
         Args:
-            recording: open, or a path. ``recording.windows(hz)`` and an evaluation have the same windows.
+            recording: open, a path, or events in memory. ``recording.windows(hz)`` and an evaluation have the same
+                windows.
             hz: windows per second, 1 to 1000.
             start_us: start of the first window; the first event unless given.
             end_us: no window starts at or after it; the end of the recording unless given.
@@ -108,8 +180,64 @@ class StreamingDetector:
         close = ExitStack()
         if isinstance(recording, str | PathLike):
             recording = close.enter_context(open_recording(recording))  # closed with the stream
-        detect = self._window_detector(recording.sensor, StreamOptions(hz, **options))
-        return RecordingStream(recording, detect, start_us, end_us, close)
+        opened = in_memory(recording)
+        detect = self._window_detector(opened.sensor, StreamOptions(hz, **options))
+        return RecordingStream(opened, detect, start_us, end_us, close)
+
+    def detect(
+        self,
+        recording: Recording | Events | str | PathLike[str],
+        hz: float | Literal["auto"] = 200,
+        *,
+        start_us: int | None = None,
+        end_us: int | None = None,
+        **options: Unpack[StreamKeywords],
+    ) -> DetectionResult:
+        """Detect objects in a recording, and return all frames at once.
+
+        Args:
+            recording: a path, an open recording, or events in memory.
+            hz: windows per second, 1 to 1000, or "auto" for the highest rate that this machine detects as fast as the
+                recording was made.
+            start_us, end_us: part of the recording, µs of its clock.
+            options: same as for :meth:`stream`. Unless ``window_us`` is given, windows have the length that is most
+                accurate by the header of the weights.
+
+        Example:
+            >>> result = fate.load_detector("fate-s-tiny").detect("drive.raw", hz=100)    # doctest: +SKIP
+            >>> result[0].plot()                                                          # doctest: +SKIP
+            >>> result.to_pandas()                                                        # doctest: +SKIP
+        """
+        with ExitStack() as close:
+            if isinstance(recording, str | PathLike):
+                recording = close.enter_context(open_recording(recording))
+            opened = in_memory(recording)
+            name = opened.path.name if isinstance(opened, Recording) else "events"
+            if isinstance(opened, Recording):
+                opened.refuse_empty()
+            part = part_of(opened, start_us, end_us)
+            chosen, _ = self.choose_options(opened.sensor, hz, **options)
+            frames = list(self.stream(recording, start_us=part[0], end_us=part[1], **asdict(chosen)))
+        log = DetectionLog(name, opened.sensor, tuple(self.classes), chosen.hz, frames, {"model": self.name})
+        return DetectionResult(log, frames)
+
+    def __call__(
+        self, events: Recording | Events | str | PathLike[str], hz: float | Literal["auto"] = 200, **options: Any
+    ) -> DetectionResult:
+        """Detect objects in events: the same as :meth:`detect`, with the same arguments. State starts empty."""
+        return self.detect(events, hz, **options)
+
+    def choose_options(
+        self, sensor: Sequence[int], hz: float | Literal["auto"], **options: Unpack[StreamKeywords]
+    ) -> tuple[StreamOptions, str]:
+        """The options of a stream over a whole recording, and why its rate and windows were chosen.
+
+        The arguments are the same as for :meth:`detect`; ``sensor`` is (height, width).
+        """
+        options.setdefault("clip_windows", CLIP_WINDOWS)
+        asked = StreamOptions(200 if hz == "auto" else hz, **options)
+        timing = choose_timing(self, sensor, hz, asked.window_us)
+        return replace(asked, hz=timing.hz, window_us=timing.window_us), timing.reason
 
     def open_stream(
         self, sensor: Sequence[int], hz: float = 200, *, start_us: int | None = None, **options: Unpack[StreamKeywords]
@@ -177,9 +305,15 @@ class RecordingStream(AbstractContextManager["RecordingStream"]):
     """The frames of a recording; made by ``StreamingDetector.stream``. ``len`` is their number if none are skipped."""
 
     def __init__(
-        self, recording: Recording, detect: WindowDetector, start_us: int | None, end_us: int | None, close: ExitStack
+        self,
+        recording: Recording | EventsInMemory,
+        detect: WindowDetector,
+        start_us: int | None,
+        end_us: int | None,
+        close: ExitStack,
     ) -> None:
         self.recording, self._detect, self._close = recording, detect, close
+        detect.source = recording.events if isinstance(recording, EventsInMemory) else recording
         self.counts = detect.counts  #: what was read, detected and skipped so far
         self.adaptation = detect.adaptation  #: how the detector was adapted to this sensor
         self.start_us = recording.start_us if start_us is None else int(start_us)

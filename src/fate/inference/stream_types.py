@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import warnings
+from copy import copy
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TypedDict, get_args
 
+from PIL import Image
+
 from fate.boxes.detections import DetectionFrame
-from fate.errors import FateError
+from fate.boxes.drawing import ColourBy, Palette, Picture, draw_events, draw_frame, enlargement
+from fate.errors import FateError, FateWarning
+from fate.events.events import Events
 from fate.events.window import Window, window_us
+from fate.formats.recording import Recording
 from fate.models.nms import MAX_OVERLAP, Score, check_max_overlap
 
 #: How far time may go back before it counts as a restart, and how long there may be no events, µs.
@@ -16,6 +24,8 @@ MAX_BACK_US, MAX_GAP_US = 1_000_000, 10_000_000
 MAX_WINDOW_US = 1_000_000
 #: Share of the threshold down to which detections continue a track; they start none and are not returned.
 WEAK = 0.5
+#: Events of this time before the end of a window are drawn, µs; as in videos.
+ACC_US = 50_000
 
 
 class Accuracy(NamedTuple):
@@ -117,6 +127,9 @@ class StreamFrame(DetectionFrame):
     waited_ms: float = 0.0  #: live: from the end of the window to the start of its detection
     late: bool = False  #: live: whether the boxes came after the budget
     age_ms: float | None = None  #: live: from the time of the window's end to its boxes, if the source knows that time
+    classes: tuple[str, ...] = ()  #: names of the class ids
+    #: where its events are read from to draw them; of a live source, the events of the window
+    source: Recording | Events | None = field(default=None, repr=False)
 
     @property
     def total_ms(self) -> float:
@@ -125,6 +138,77 @@ class StreamFrame(DetectionFrame):
 
     def __len__(self) -> int:
         return len(self.boxes)
+
+    def events(self, acc_us: int | None = None) -> Events:
+        """Read the events of the last ``acc_us`` µs before the end of the window; those of the window unless given.
+
+        A recording that was closed in the meantime is opened again. A frame of a live source has the events of its
+        window only.
+        """
+        if self.source is None:
+            raise FateError(f"the frame at {self.t_us} µs does not know its events; give them: frame.draw(events)")
+        start = self.window.start_us if acc_us is None else self.t_us - acc_us
+        if isinstance(self.source, Events):
+            return self.source.between(start, self.t_us)
+        if not self.source.closed:
+            return self.source.read(start, self.t_us)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FateWarning)  # the same warnings as when it was opened the first time
+            with copy(self.source) as opened:
+                return opened.read(start, self.t_us)
+
+    def draw(
+        self,
+        events: Events | None = None,
+        *,
+        acc_us: int = ACC_US,
+        palette: str | Palette = "dark",
+        factor: int = 1,
+        colour_by: ColourBy = "class",
+    ) -> Picture:
+        """Draw the events before the end of the window, and the boxes with their classes and scores.
+
+        Args:
+            events: the events to draw; unless given, they are read from the source of the frame.
+            acc_us: events of this time before the end of the window are drawn, in µs.
+            palette: ``dark``, ``light``, ``gray``, ``coolwarm``, ``cvd``, ``red-blue``, or a palette.
+            factor: enlargement along each side.
+            colour_by: ``"class"``, or ``"track"`` to follow single objects.
+
+        Returns:
+            [H · factor, W · factor, 3] uint8, RGB.
+        """
+        shown = self.events(acc_us) if events is None else events
+        picture = draw_events(shown, palette, factor=factor)
+        return draw_frame(picture, self, factor, classes=self.classes, colour_by=colour_by)
+
+    def plot(self, axes: Any = None, events: Events | None = None, *, acc_us: int = ACC_US, **look: Any) -> Any:
+        """Draw the frame with matplotlib, in pixels of the sensor, and return the ``Axes``.
+
+        Args:
+            axes: where to draw; a new figure unless given. A notebook shows it; a program calls
+                ``matplotlib.pyplot.show()`` or ``axes.figure.savefig("frame.png")``.
+            events, acc_us: same as for :meth:`draw`.
+            look: ``palette`` and ``colour_by``, same as for :meth:`draw`.
+        """
+        if axes is None:
+            from matplotlib import pyplot  # noqa: PLC0415  (slow; only plots need it)
+
+            axes = pyplot.subplots(layout="constrained")[1]
+        shown = self.events(acc_us) if events is None else events
+        height, width = shown.sensor
+        picture = self.draw(shown, factor=enlargement(shown.sensor), **look)
+        axes.imshow(picture, extent=(0, width, height, 0), interpolation="nearest")
+        axes.set(xlabel="x in pixels", ylabel="y in pixels", title=f"{self.t_us / 1e6:.3f} s")
+        return axes
+
+    def _repr_png_(self) -> bytes | None:
+        """Return the picture that a notebook shows; None if the frame does not know its events."""
+        if self.source is None:
+            return None
+        buffer = io.BytesIO()
+        Image.fromarray(self.draw(factor=enlargement(self.source.sensor))).save(buffer, "PNG")
+        return buffer.getvalue()
 
 
 @dataclass

@@ -10,15 +10,18 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
+import torch
 
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
 from fate.events.window import Window, window_us
-from fate.inference.stream import StreamingDetector
+from fate.inference.adapting import Adaptation
+from fate.inference.score_calibration import ScoreCalibration
 from fate.inference.stream_types import Accuracy, StreamOptions
+from fate.inference.streaming_step import Precision
 from fate.inference.window_detector import WindowDetector
 from fate.inference.windowing import ClosedWindow
 
@@ -34,6 +37,17 @@ EVENT_RATE = 10.0
 TIMED, TIMED_S = 30, 1.0
 
 
+class TimedDetector(Protocol):
+    """What is needed of a :class:`fate.inference.stream.StreamingDetector` to choose its windows."""
+
+    accuracy: tuple[Accuracy, ...]
+    device: str | torch.device
+    precision: Precision | None
+    calibration: ScoreCalibration
+
+    def adapted(self, sensor: Sequence[int]) -> Adaptation: ...
+
+
 class Timing(NamedTuple):
     """The rate and the windows of a stream."""
 
@@ -43,7 +57,7 @@ class Timing(NamedTuple):
 
 
 def choose_timing(
-    detector: StreamingDetector,
+    detector: TimedDetector,
     sensor: Sequence[int],
     hz: float | str = 200.0,
     length_us: int | None = None,
@@ -119,7 +133,7 @@ def _accuracy_at(card: Sequence[Accuracy], hz: float) -> Iterator[tuple[int, flo
             yield entry.window_us, entry.ap
 
 
-def _window_ms(detector: StreamingDetector, sensor: Sequence[int], hz: float, length_us: int) -> float:
+def _window_ms(detector: TimedDetector, sensor: Sequence[int], hz: float, length_us: int) -> float:
     """The time of a window of random events, which nine of ten windows do not exceed, in ms."""
     options = StreamOptions(hz, length_us)
     detect = WindowDetector(

@@ -13,6 +13,7 @@ from fate.boxes.tracking import Tracker
 from fate.encoding.batch import EventBatch
 from fate.events.events import Events
 from fate.events.window import Window
+from fate.formats.recording import Recording
 from fate.inference.adapting import Adaptation
 from fate.inference.score_calibration import ScoreCalibration
 from fate.inference.stream_types import StreamCounts, StreamFrame, StreamOptions
@@ -46,6 +47,8 @@ class WindowDetector:
         self.calibration = calibration
         self.threshold = calibration.threshold if options.threshold is None else float(options.threshold)
         self.merge = adaptation.merger()
+        #: where frames read events to draw them; None if they keep those of their window
+        self.source: Recording | Events | None = None
         self.step = compile_for_streaming(
             adaptation.model, device, precision=precision, hop_us=options.hop_us,
             confidence=calibration.confidence(options.weakest(self.threshold)),
@@ -107,7 +110,8 @@ class WindowDetector:
         self.counts.boxes += int(np.count_nonzero(shown))
         return StreamFrame(
             closed.window.end_us, boxes[shown], scores[shown], class_ids[shown], track_ids, closed.window,
-            len(closed.events), ms, closed.restarted,
+            len(closed.events), ms, closed.restarted, classes=tuple(self.adaptation.model.classes),
+            source=closed.events if self.source is None else self.source,
         )  # fmt: skip
 
     def reset(self) -> None:

@@ -1,7 +1,7 @@
 """Lightning callbacks that run after each training step.
 
 Guard        stops the run if the loss is not finite, and saves the batch
-Metrics      writes means over some steps to metrics.jsonl and TensorBoard, and reports progress
+Metrics      writes means over some steps to metrics.jsonl and to the loggers, and reports progress
 Checkpoints  writes last.ckpt and last.safetensors, and stops the run after a signal
 Validation   evaluates the teacher at several rates and keeps the best weights
 """
@@ -36,6 +36,7 @@ from fate.models.checkpoints import save_model
 from fate.processes import STOP_SIGNALS, own_rank
 from fate.progress import Progress
 from fate.training.config import TrainConfig
+from fate.training.loggers import Loggers
 from fate.training.module import TrainingModule
 from fate.training.run_directory import RunDirectory
 from fate.training.several_processes import processes
@@ -45,6 +46,8 @@ SHOW_EVERY_S = 10.0
 METRIC = "AP50:95"
 #: Draws labels and predictions at one rate into a picture file.
 DrawSamples = Callable[[AtRate, Dataset, Path], None]
+#: Draws the learning curves of a run into its folder.
+DrawCurves = Callable[[Path], None]
 
 
 class Guard(Callback):
@@ -126,10 +129,16 @@ class Metrics(Callback):
     Loss terms are summed on their device and read once a line, because reading waits for the GPU.
     """
 
-    def __init__(self, run: RunDirectory, config: TrainConfig, guard: Guard, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        run: RunDirectory,
+        config: TrainConfig,
+        guard: Guard,
+        progress: Progress | None = None,
+        loggers: Loggers | None = None,
+    ) -> None:
         self.run, self.config, self.guard, self.progress = run, config, guard, progress
-        self._board: Any = None  # writes for TensorBoard
-        self._has_board = True
+        self.loggers = loggers or Loggers(config, run)
         self._shown = time.perf_counter()
         self._begin()
 
@@ -167,9 +176,8 @@ class Metrics(Callback):
         self._last = time.perf_counter()
 
     def teardown(self, trainer: Trainer, module: Any, stage: str) -> None:
-        """Close TensorBoard, also if training failed; its thread would lose the last lines when Python ends."""
-        if self._board is not None:
-            self._use_board(lambda board: board.close())
+        """Close the loggers, also if training failed; their threads would lose the last lines when Python ends."""
+        self.loggers.close()
 
     def _write(self, trainer: Trainer) -> None:
         now = time.perf_counter()
@@ -191,26 +199,10 @@ class Metrics(Callback):
         if trainer.is_global_zero:
             self.run.add_metrics(line)
             numbers = {name: value for name, value in line.items() if isinstance(value, float)}
-            self._use_board(lambda board: [board.add_scalar(name, numbers[name], line["step"]) for name in numbers])
+            self.loggers.log(numbers, trainer.global_step)
         speed = f"{line['step_s']:.2f} s a step, {line['waiting_for_data']:.0%} for data"
         self._report(trainer, f"loss {means['loss']:.3f} · {speed}")
         self._begin()
-
-    def _use_board(self, use: Callable[[Any], object]) -> None:
-        """Use TensorBoard if it is installed; a failure is printed once and never stops training."""
-        if not self._has_board:
-            return
-        try:
-            if self._board is None:
-                from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (it is optional)
-
-                self._board = SummaryWriter(str(self.run.folder / "tensorboard"))
-            use(self._board)
-        except ModuleNotFoundError:
-            self._has_board = False
-        except Exception as error:
-            self._has_board = False
-            print(f"TensorBoard failed ({error}); training goes on without it", flush=True)
 
     def _report(self, trainer: Trainer, text: str) -> None:
         """Report progress; on a slow machine also between two lines of metrics."""
@@ -317,9 +309,17 @@ class Validation(Callback):
     """
 
     def __init__(
-        self, run: RunDirectory, config: TrainConfig, dataset: Dataset, draw_samples: DrawSamples | None = None
+        self,
+        run: RunDirectory,
+        config: TrainConfig,
+        dataset: Dataset,
+        draw_samples: DrawSamples | None = None,
+        draw_curves: DrawCurves | None = None,
+        loggers: Loggers | None = None,
     ) -> None:
-        self.run, self.config, self.dataset, self.draw_samples = run, config, dataset, draw_samples
+        self.run, self.config, self.dataset = run, config, dataset
+        self.draw_samples, self.draw_curves = draw_samples, draw_curves
+        self.loggers = loggers or Loggers(config, run)
         self.best: float | None = None
         self._everyone: distributed.ProcessGroup | None = None
 
@@ -387,6 +387,8 @@ class Validation(Callback):
         score = float(np.mean(known)) if known else None
         is_best = score is not None and (self.best is None or score > self.best)
         self.run.add_metrics({"step": step, "validation": figures, "score": score, "is_best": is_best})
+        rows = [(f"{hz}hz/{name.replace(':', '-')}", ap) for hz, of in figures.items() for name, ap in of.items()]
+        self.loggers.log({f"validation/{name}": ap for name, ap in rows if ap is not None}, step)
         shown = {hz: "–" if of[METRIC] is None else f"{of[METRIC]:.3f}" for hz, of in figures.items()}
         self.run.log(f"step {step}: " + ", ".join(f"{hz} Hz {METRIC} {score}" for hz, score in shown.items()))
         try:
@@ -398,6 +400,8 @@ class Validation(Callback):
             if self.draw_samples is not None:
                 for at in found.rates:
                     self.draw_samples(at, self.dataset, self.run.pictures / f"step-{step:07d}-{at.hz:g}hz.png")
+            if self.draw_curves is not None:
+                self.draw_curves(self.run.folder)
         except (OSError, FateError) as error:
             fault = " ".join(str(error).split())
             self.run.announce(f"step {step}: not all of the validation could be kept ({fault}); training goes on")

@@ -200,6 +200,9 @@ class RunConfig(_Frozen):
     )
     save_every: Positive = Field(500, description="number of steps between two checkpoints")
     log_every: Positive = Field(20, description="number of steps between two lines of metrics.jsonl")
+    loggers: tuple[Literal["csv", "tensorboard", "wandb", "mlflow"], ...] = Field(
+        (), description="further loggers, such as [csv, tensorboard]; all but csv need the package of their name"
+    )
 
     @property
     def gpu(self) -> int | None:
@@ -248,6 +251,7 @@ class TrainConfig(_Frozen):
             "activation_checkpointing",
             "save_every",
             "log_every",
+            "loggers",
             "validate_every",
             "validate_hz",
             "validate_recordings",

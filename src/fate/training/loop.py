@@ -40,13 +40,14 @@ from fate.models.zoo import build_model
 from fate.processes import KILL_SIGNAL, own_rank
 from fate.progress import Progress
 from fate.training.config import ModelConfig, TrainConfig, read_config
+from fate.training.loggers import Loggers, check_loggers
 from fate.training.run_directory import RunDirectory
 from fate.training.several_processes import check_processes
 from fate.training.strategies import STRATEGIES, Strategy
 from fate.training.transfer import transfer
 
 if TYPE_CHECKING:
-    from fate.training.callbacks import DrawSamples
+    from fate.training.callbacks import DrawCurves, DrawSamples
 
 #: GPU memory that tensors leave to libraries. Without it, attention of cuDNN fails with an error of its own when memory
 #: is full, instead of the one that says so.
@@ -229,6 +230,7 @@ def train(
     allow_missing: bool = False,
     begins: Callable[[int], None] | None = None,
     draw_samples: DrawSamples | None = None,
+    draw_curves: DrawCurves | None = None,
 ) -> Trained:
     """Train, or continue the run in ``out``; ``fate.train`` explains the arguments that it has too.
 
@@ -236,6 +238,7 @@ def train(
         begins: called once before the first step, after all checks, with the number of steps that are already done;
             in the first process only.
         draw_samples: draws labels and predictions after each validation; see ``callbacks.DrawSamples``.
+        draw_curves: draws the learning curves after each validation and at the end; see ``callbacks.DrawCurves``.
     """
     need_lightning()
     from fate.training.callbacks import Checkpoints, Guard, Metrics, Validation  # noqa: PLC0415
@@ -243,6 +246,7 @@ def train(
 
     requested = config if isinstance(config, TrainConfig) else read_config(config, overrides)
     check_processes(requested.run.devices, requested.run.nodes)
+    check_loggers(requested.run.loggers)
     run, first = RunDirectory(out), own_rank() == 0
     going_on = run.begin(requested) if first else run.checkpoint.exists()
     try:
@@ -255,8 +259,9 @@ def train(
         module = TrainingModule(parts.detector, parts.strategy, requested)
         guard = Guard(run)
         checkpoints = Checkpoints(run, requested, guard, parts.dataset.downscale)
-        validation = Validation(run, requested, parts.validation, draw_samples)
-        metrics = Metrics(run, requested, guard, progress)
+        loggers = Loggers(requested, run)
+        validation = Validation(run, requested, parts.validation, draw_samples, draw_curves, loggers)
+        metrics = Metrics(run, requested, guard, progress, loggers)
         engine = _engine(requested, parts.device, run.folder, [guard, validation, checkpoints, metrics])
         step = run.saved_step() if going_on else 0
         if step >= requested.steps:
@@ -280,6 +285,11 @@ def train(
                     " fit, and data.resident_gb=0 keeps no events on the GPU"
                 ) from error
             raise
+        if draw_curves is not None and engine.is_global_zero:
+            try:
+                draw_curves(run.folder)
+            except (OSError, FateError) as error:
+                run.announce(f"the learning curves could not be drawn ({error})")
         if checkpoints.failed and engine.is_global_zero:
             raise FateError(
                 f"{run.folder}: the last checkpoint could not be written ({checkpoints.failed}); make room, then the"

@@ -6,6 +6,7 @@
     metrics.jsonl        a line every few steps, and one for each validation
     last.ckpt            weights, optimiser, schedule, states, generators; training continues from here
     last.safetensors     the teacher's weights at that time; best.safetensors: those that validated best
+    curves.png           learning curves, and curves.html: the same as a page with the last validation
     pictures/            predictions beside labels, at each validation
     log.txt              messages with their time
 

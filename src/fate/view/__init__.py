@@ -1,8 +1,8 @@
 """Pictures of events and boxes, videos, report pages, and the 3-D viewer."""
 
 from fate.boxes.detections import DetectionFrame, frames_from_labels
+from fate.boxes.drawing import PALETTES, Palette, draw_boxes, draw_events, enlarge, enlargement, side_by_side
 from fate.callable_package import make_callable
-from fate.view.drawing import PALETTES, Palette, draw_boxes, draw_events, enlarge, enlargement, side_by_side
 from fate.view.page import render_page, write_page
 from fate.view.rendering import EventSurface, VideoClock, render_comparison, render_video
 from fate.view.report import measure_event_rate, write_report

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from fate.boxes.drawing import Picture, draw_boxes, draw_events, enlargement, side_by_side
 from fate.boxes.labels import Labels
 from fate.data.dataset import Dataset
 from fate.data.rvt_layout import RvtSequence
 from fate.evaluation.evaluate import AtRate, Evaluation
 from fate.events.events import Events
 from fate.rates import CANONICAL_US
-from fate.view.drawing import Picture, draw_boxes, draw_events, enlargement, side_by_side
 from fate.view.page import new_figure, write_figure
 from fate.whole_files import find_target
 
@@ -63,7 +63,17 @@ def draw_rates(evaluation: Evaluation, path: str | Path) -> None:
 
 
 def draw_samples(at: AtRate, dataset: Dataset, path: Path) -> None:
-    """Draw labels and predictions in the window with most boxes of a few recordings, and write the picture."""
+    """Write the pictures of :func:`sample_pictures`, one below the other; nothing if there are none."""
+    rows = [picture for _, picture in sample_pictures(at, dataset)]
+    if rows:
+        Image.fromarray(np.concatenate(rows)).save(path)
+
+
+def sample_pictures(at: AtRate, dataset: Dataset) -> list[tuple[str, Picture]]:
+    """Draw labels and predictions of a few recordings, each in the window with most boxes; with the recordings' names.
+
+    There are none of predictions from a file.
+    """
     rows = []
     for recording in dataset.labelled[:RECORDINGS]:
         labels, predicted = recording.labels, at.run.predictions.get(recording.name) if at.run else None
@@ -80,9 +90,8 @@ def draw_samples(at: AtRate, dataset: Dataset, path: Path) -> None:
         truth = _boxed(picture, labels.at(time), dataset, factor, with_scores=False)
         found = picture if near is None else _boxed(picture, predicted.at(int(near)), dataset, factor, with_scores=True)
         captions = [f"{recording.name} at {time / 1e6:.2f} s: labels", f"found at {at.hz:g} Hz"]
-        rows.append(side_by_side([truth, found], captions))
-    if rows:
-        Image.fromarray(np.concatenate(rows)).save(path)
+        rows.append((recording.name, side_by_side([truth, found], captions)))
+    return rows
 
 
 def _events_before(recording: Any, time_us: int) -> Events:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fate.errors import FateError
 from fate.text import encodable
 from fate.whole_files import write_whole
 
@@ -37,6 +38,12 @@ def render_page(template: str, **values: Any) -> str:
         True
     """
     return _environment().get_template(template).render(lead=values.pop("lead", ""), **values)
+
+
+def check_page_name(path: str | os.PathLike[str]) -> None:
+    """Refuse a name of a page that browsers would not open as one."""
+    if not os.fspath(path).lower().endswith((".html", ".htm")):
+        raise FateError(f"{path}: a report is a page; give a name that ends in .html")
 
 
 def write_page(path: str | os.PathLike[str], template: str, **values: Any) -> None:

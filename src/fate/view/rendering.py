@@ -13,22 +13,20 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from fate.boxes import drawing
 from fate.boxes.detections import DetectionFrame, FrameLookup
+from fate.boxes.drawing import ColourBy, Palette, Picture
 from fate.errors import FateError
 from fate.events.events import Events
 from fate.formats.recording import Recording
 from fate.progress import Progress
-from fate.view import drawing
-from fate.view.drawing import Palette, Picture
 from fate.view.video import VideoWriter
-
-ColourBy = Literal["class", "track"]
 
 PICTURE_WIDTH = 800  # small sensors are enlarged by the largest whole factor up to this width
 MOST_FRAMES = 1_000_000  # of one video, 11 hours at 25 per second; more is a wrong unit
@@ -167,7 +165,7 @@ def render_video(
             shown = [
                 plain
                 if (frame := lookup.at(time)) is None
-                else _paint(plain, frame, factor, threshold, classes, colour_by)
+                else drawing.draw_frame(plain, frame, factor, threshold=threshold, classes=classes, colour_by=colour_by)
                 for lookup in lookups
             ]
             sheet = shown[0] if captions is None and len(shown) == 1 else drawing.side_by_side(shown, captions)
@@ -196,29 +194,6 @@ def render_comparison(
     if not runs:
         raise FateError("no detection runs were given to show side by side; give at least one")
     return render_video(recording, path, beside=runs, **options)
-
-
-def _paint(
-    picture: Picture,
-    frame: DetectionFrame,
-    factor: int,
-    threshold: float,
-    classes: Sequence[str] | None,
-    colour_by: ColourBy,
-) -> Picture:
-    """Draw the boxes of one frame."""
-    scores = np.asarray(frame.scores)
-    kept = np.flatnonzero(scores >= threshold)
-    kept = kept[np.argsort(scores[kept], kind="stable")]  # the highest score is drawn last, on top
-    if not len(kept):
-        return picture
-    colours = [drawing.class_colour(int(frame.class_ids[row])) for row in kept]
-    if colour_by == "track" and frame.track_ids is not None:
-        tracks = [int(frame.track_ids[row]) for row in kept]
-        colours = [drawing.track_colour(track) if track >= 0 else c for track, c in zip(tracks, colours, strict=True)]
-    boxes = np.asarray(frame.boxes).reshape(-1, 4)[kept]
-    labels = drawing.label_boxes(frame, kept, classes)
-    return drawing.draw_boxes(picture, boxes, labels=labels, colours=colours, thickness=max(2, factor), scale=factor)
 
 
 def _with_footer(picture: Picture, left: str, right: str) -> Picture:

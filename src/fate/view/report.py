@@ -24,7 +24,7 @@ from fate.boxes.detections import DetectionFrame, FrameLookup, class_name
 from fate.errors import FateError
 from fate.formats.recording import Recording
 from fate.text import significant
-from fate.view.page import write_page
+from fate.view.page import check_page_name, write_page
 from fate.view.rendering import VideoClock
 from fate.whole_files import find_target, write_whole
 
@@ -87,8 +87,7 @@ def write_report(
             then written to ``<name of the page>.mp4``.
     """
     target = Path(path)
-    if target.suffix.lower() not in (".html", ".htm"):
-        raise FateError(f"{path}: a report is a page; give a name that ends in .html")
+    check_page_name(path)
     beside = find_target(path, text=True).kind == "file"  # a device or a pipe has no folder for a video
     if (video is None) != (clock is None):
         raise FateError("a video and its clock belong together; give write_report both, or neither")

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from fate.boxes.detection_files import read_frames
 from fate.boxes.detections import DetectionFrame, FrameLookup, class_name
+from fate.boxes.drawing import Palette, class_colour, label_boxes, palette_of
 from fate.errors import PACKAGES, FateError, missing_packages
 from fate.events.events import Events
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
-from fate.view.drawing import Palette, class_colour, label_boxes, palette_of
 from fate.view.rendering import EventSurface
 from fate.whole_files import Draft, find_target
 

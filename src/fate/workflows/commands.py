@@ -38,7 +38,10 @@ from fate.rates import PAPER_RATES
 from fate.training.config import TrainConfig
 from fate.training.loop import Trained
 from fate.training.loop import train as run_training
+from fate.view.evaluation_page import write_evaluation_page
 from fate.view.evaluation_pictures import draw_samples
+from fate.view.learning_curves import draw_curves
+from fate.view.page import check_page_name
 from fate.workflows.sharded_evaluation import predict_on_devices
 from fate.workflows.spread import Spread, beside, open_spread, run_shards
 
@@ -77,7 +80,13 @@ def train(
         overrides = [*overrides, f"data.path={path}"]
     folder = Path("runs") / Path(str(config)).stem if out is None else Path(out)
     return run_training(
-        config, folder, overrides, progress=progress, allow_missing=allow_missing, draw_samples=draw_samples
+        config,
+        folder,
+        overrides,
+        progress=progress,
+        allow_missing=allow_missing,
+        draw_samples=draw_samples,
+        draw_curves=draw_curves,
     )
 
 
@@ -165,6 +174,7 @@ def evaluate(
     images: str | os.PathLike[str] | None = None,
     record: bool = False,
     calibrate: bool = False,
+    report: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Measure a detector, or predictions of any detector, on a dataset at several rates.
@@ -200,6 +210,7 @@ def evaluate(
             ``fate.detect`` chooses the length of its windows by it.
         calibrate: whether scores are calibrated on this dataset, validation data as a rule: the header of the
             ``.safetensors`` file gets the curve and the threshold that gives a precision of 0.9.
+        report: name of a page to write, .html: curves, confusion matrices, kinds of errors (TIDE) and sample frames.
         progress: called with the share that is done, 0 to 1.
 
     Example:
@@ -211,6 +222,8 @@ def evaluate(
             f"{what}: results were to be written into its header; expected a .safetensors file, no shard, and boxes"
             " ranked by objectness · class (score='product')"
         )
+    if report is not None:
+        check_page_name(report)
     spread = None if devices is None else open_spread(devices, slurm)
     opened = as_dataset(dataset, split, kind=kind, usual="test")
     if not isinstance(protocol, Protocol):
@@ -231,7 +244,7 @@ def evaluate(
         hz, runs = _run_on_devices(what, opened, hz, spread, job_folder or near, progress=progress, **running)
     done = measure(
         given, opened, hz, protocol=protocol, images=images, shard=shard, predictions_to=predictions_to, runs=runs,
-        progress=progress, device=choose_device(device), **running,
+        errors=report is not None, progress=progress, device=choose_device(device), **running,
     )  # fmt: skip
     if record:
         known = [(at.hz, window_us or hop_of(at.hz), at.scores["AP50:95"]) for at in done.rates]
@@ -241,7 +254,10 @@ def evaluate(
         calibration, said = fit_calibration([at.scores.matches for at in done.rates])
         add_facts(weights or "", {"calibration": calibration.to_dict()})
         notes.append(said)
-    return replace(done, notes=(*notes, *done.notes))
+    done = replace(done, notes=(*notes, *done.notes))
+    if report is not None:
+        write_evaluation_page(done, opened, report)
+    return done
 
 
 def _run_on_devices(

@@ -15,19 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fate.boxes.drawing import draw_boxes, draw_events, enlargement, label_boxes, side_by_side
 from fate.boxes.label_files import read_labels
 from fate.boxes.labels import Labels
 from fate.errors import FateError
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.inference.loading import Model, load_detector
-from fate.inference.stream import StreamingDetector
+from fate.inference.stream import StreamingDetector, part_of
 from fate.inference.stream_types import StreamFrame
 from fate.progress import Progress, name_part
-from fate.view.drawing import draw_boxes, draw_events, enlargement, label_boxes, side_by_side
 from fate.view.rendering import render_comparison
 from fate.whole_files import find_target, write_whole
-from fate.workflows.detect import Detected, Look, detect, part_of
+from fate.workflows.detect import Detected, Look, detect
 
 Picture = NDArray[np.uint8]
 

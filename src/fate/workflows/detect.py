@@ -12,23 +12,19 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypedDict, Unpack
 
 from fate.boxes.detection_files import DetectionFiles, DetectionLog
-from fate.errors import FateError
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.inference.live import LiveStream
 from fate.inference.loading import DEFAULT_DETECTOR, Model, load_detector
-from fate.inference.stream import RecordingStream, StreamingDetector
-from fate.inference.stream_types import StreamFrame, StreamOptions
-from fate.inference.timing import choose_timing
+from fate.inference.results import DetectionResult
+from fate.inference.stream import RecordingStream, StreamingDetector, part_of
+from fate.inference.stream_types import StreamFrame, StreamKeywords, StreamOptions
 from fate.models.nms import MAX_OVERLAP
 from fate.progress import Progress, name_part
 from fate.text import encodable, frequency, significant
 from fate.view.rendering import render_video
 from fate.view.report import measure_event_rate, write_report
 from fate.workflows.summary import RunningSummary, summary_lines, summary_table
-
-#: Windows that a CPU detects in one call: small detectors are several times as fast as with one.
-CLIP_WINDOWS = 16
 
 
 class BoxFiles(TypedDict, total=False):
@@ -47,15 +43,13 @@ class Look:
     acc_us: int = 50_000  #: events of this time before each picture are shown, µs
     fps: float = 25.0  #: pictures per second of video
     slow: float = 1.0  #: how many times slower than the recording the video runs
-    palette: str = "dark"  #: a name of ``fate.view.drawing.PALETTES``
+    palette: str = "dark"  #: a name of ``fate.boxes.drawing.PALETTES``
 
 
-@dataclass(frozen=True)
-class Detected:
-    """The result of ``detect``."""
+@dataclass(frozen=True, repr=False)
+class Detected(DetectionResult):
+    """The result of ``detect``; it has no frames of a live source, because those are not kept in memory."""
 
-    log: DetectionLog  #: the frames, and how they were made
-    frames: list[StreamFrame]  #: all of a recording; none of a live source, whose frames are not kept in memory
     summary: dict[str, Any]  #: plain values, see ``RunningSummary``
 
     def lines(self) -> list[str]:
@@ -155,13 +149,15 @@ def detect(
         progress: called with the windows done, the windows in all, the speed and the name of the part.
         files: files of boxes to write: ``json``, ``jsonl``, ``csv`` and ``coco``, see ``BoxFiles``.
     """
-    asked = StreamOptions(200 if hz == "auto" else hz, window_us, threshold, track, max_overlap=max_overlap)
+    asked: StreamKeywords = {
+        "window_us": window_us, "threshold": threshold, "track": track, "max_overlap": max_overlap
+    }  # fmt: skip
+    StreamOptions(200 if hz == "auto" else hz, **asked)  # refuses wrong values before the weights are loaded
     detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)
     with nullcontext(file) if isinstance(file, Recording) else open_recording(file, **(open_options or {})) as opened:
         opened.refuse_empty()
         part = part_of(opened, start_us, end_us)
-        timing = choose_timing(detector, opened.sensor, hz, window_us)
-        options = replace(asked, hz=timing.hz, window_us=timing.window_us, clip_windows=CLIP_WINDOWS)
+        options, reason = detector.choose_options(opened.sensor, hz, **asked)
         stream = detector.stream(opened, start_us=part[0], end_us=part[1], **asdict(options))
         frames: list[StreamFrame] = []
         with ResultRecorder(Path(str(opened.path)).name, opened.sensor, detector, options, files) as recorder:
@@ -171,25 +167,12 @@ def detect(
                 recorder.add(frame)
                 if progress is not None:
                     speed = len(frames) / max(time.perf_counter() - began, 1e-9)
-                    text = f"{frequency(speed, 'window')}, {significant(speed / timing.hz)} × real time"
+                    text = f"{frequency(speed, 'window')}, {significant(speed / options.hz)} × real time"
                     progress(len(frames), len(stream), text, "detecting")
-            done = recorder.result(stream, time.perf_counter() - began, frames, notes=(timing.reason,))
+            done = recorder.result(stream, time.perf_counter() - began, frames, notes=(reason,))
         if save is not None or report is not None:
             _write_pages(opened, done, detector, part, save, report, look or Look(), name_part(progress, "drawing"))
     return done
-
-
-def part_of(recording: Recording, start_us: int | None, end_us: int | None) -> tuple[int | None, int | None]:
-    """The part from ``start_us`` to ``end_us``, limited to the recording; a part outside it is refused."""
-    first, last = recording.start_us, recording.end_us
-    late, early = start_us is not None and start_us >= last, end_us is not None and end_us <= first
-    if late or early:
-        asked = f"starts at {start_us} µs" if late else f"ends at {end_us} µs"
-        raise FateError(
-            f"{recording.path}: a part that {asked} was asked for, and the recording goes from {first} to {last} µs"
-            f" ({(last - first) / 1e6:.2f} s); times such as +2s count from the first event"
-        )
-    return None if start_us is None else max(start_us, first), None if end_us is None else min(end_us, last)
 
 
 def _write_pages(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fate.boxes.drawing import draw_boxes, draw_events, enlargement
 from fate.data.findings import LOOK_BACK_US
 from fate.inspection import references
 from fate.inspection.inspect import Inspection
@@ -18,7 +19,6 @@ from fate.inspection.label_statistics import FAULTS
 from fate.inspection.references import UNKNOWN
 from fate.inspection.reports import ClassBoxes, RecordingReport
 from fate.inspection.statistics import MAX_EVENTS
-from fate.view.drawing import draw_boxes, draw_events, enlargement
 from fate.view.page import PLOT_COLOURS, PLOT_INK, draw_plot, log_axis, picture_address, write_page
 
 SAMPLES = 6  # pictures on the page

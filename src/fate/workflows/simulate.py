@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fate.boxes.drawing import Picture, draw_boxes, draw_events, enlargement
 from fate.boxes.label_files import read_labels
 from fate.data.manifests import MANIFEST
 from fate.errors import FateError, warn
@@ -42,7 +43,6 @@ from fate.simulation.writing.manifest import (
 )
 from fate.simulation.writing.recording_files import ENDINGS, RecordingFiles, box_times, clear_leftovers, preset_values
 from fate.simulation.writing.request import SHARES, RecordingJob, Request
-from fate.view.drawing import Picture, draw_boxes, draw_events, enlargement
 from fate.view.video import VideoWriter
 from fate.workflows.spread import Spread, beside, open_spread, run_shards
 

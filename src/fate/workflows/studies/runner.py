@@ -33,6 +33,7 @@ from fate.progress import Progress
 from fate.training.config import TrainConfig, make_config, read_config
 from fate.training.loop import fresh_detector, train
 from fate.view.evaluation_pictures import draw_samples
+from fate.view.learning_curves import draw_curves
 from fate.whole_files import write_whole
 from fate.workflows.check_labels import check_labels
 from fate.workflows.detect import detect
@@ -224,7 +225,8 @@ class Runner:
         self.report(f"{recipe}, seed {seed}: training for {config.steps} steps in {folder}")
         with self._timed(recipe, seed, "training"):
             done = train(
-                config, folder, draw_samples=draw_samples, allow_missing=self.allow_missing,
+                config, folder, draw_samples=draw_samples, draw_curves=draw_curves,
+                allow_missing=self.allow_missing,
                 progress=lambda step, total=1.0, text="", part="", /: self.report(f"  step {step} of {total}: {text}"),
             )  # fmt: skip
         if not done.finished:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from colorsys import hls_to_rgb
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +22,7 @@ from fate.events.events import Events
 
 Colour = tuple[int, int, int]  # red, green, blue, 0 to 255
 Picture = NDArray[np.uint8]  # [H, W, 3]
+ColourBy = Literal["class", "track"]
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,39 @@ def draw_boxes(
         if text:
             _tag(canvas, text, edges[index], shades[index], size, taken)
     return np.asarray(canvas)
+
+
+def draw_frame(
+    picture: Picture,
+    frame: DetectionFrame,
+    factor: int = 1,
+    *,
+    threshold: float = 0.0,
+    classes: Sequence[str] | None = None,
+    colour_by: ColourBy = "class",
+) -> Picture:
+    """Return ``picture`` with the boxes of a frame, their classes and scores.
+
+    Args:
+        picture: [H · factor, W · factor, 3] uint8, a picture of the sensor that was enlarged by ``factor``.
+        frame: its boxes are in pixels of the sensor.
+        factor: the enlargement of the picture.
+        threshold: boxes with a lower score are not drawn.
+        classes: names of the class ids.
+        colour_by: ``"class"``, or ``"track"`` to follow single objects.
+    """
+    scores = np.asarray(frame.scores)
+    kept = np.flatnonzero(scores >= threshold)
+    kept = kept[np.argsort(scores[kept], kind="stable")]  # the highest score is drawn last, on top
+    if not len(kept):
+        return picture
+    colours = [class_colour(int(frame.class_ids[row])) for row in kept]
+    if colour_by == "track" and frame.track_ids is not None:
+        tracks = [int(frame.track_ids[row]) for row in kept]
+        colours = [track_colour(track) if track >= 0 else c for track, c in zip(tracks, colours, strict=True)]
+    boxes = np.asarray(frame.boxes).reshape(-1, 4)[kept]
+    labels = label_boxes(frame, kept, classes)
+    return draw_boxes(picture, boxes, labels=labels, colours=colours, thickness=max(2, factor), scale=factor)
 
 
 def enlarge(image: Picture, factor: int) -> Picture:

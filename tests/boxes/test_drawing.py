@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fate import Events, FateError
-from fate.view.drawing import (
+from fate.boxes.drawing import (
     PALETTES,
     class_colour,
     draw_boxes,
