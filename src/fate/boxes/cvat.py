@@ -26,6 +26,8 @@ import re
 from collections.abc import Mapping
 from xml.sax.saxutils import quoteattr
 
+import numpy as np
+
 from fate.boxes.labels import Labels
 from fate.boxes.tool_export import MOST_FRAMES, Corners, Key, ToolBox, ToolExport, interpolate_track
 from fate.boxes.xml_elements import Element, parse_xml
@@ -98,7 +100,8 @@ def encode_guess(labels: Labels, files: Mapping[int, str], detector: str) -> byt
     for index, (time, file) in enumerate(files.items()):
         lines.append(f'  <image id="{index}" name={quoteattr(file)} width="{width}" height="{height}">')
         rows = labels.between(time, time + 1)
-        for box, class_id in zip(rows.boxes.tolist(), rows.class_id.tolist(), strict=True):
+        inside = np.clip(rows.boxes, 0, (width, height, width, height))
+        for box, class_id in zip(inside.tolist(), rows.class_id.tolist(), strict=True):
             x1, y1, x2, y2 = box
             corners = f'xtl="{x1:.2f}" ytl="{y1:.2f}" xbr="{x2:.2f}" ybr="{y2:.2f}"'
             label = quoteattr(names[class_id])

@@ -34,10 +34,21 @@ from fate.text import plural, suggest_name
 
 #: Programs write rounded numbers: a box may reach this far over the edge, px; it is cut without a question.
 ROUNDING = 0.02
-#: Problems that an error lists; the others are counted.
-MOST_PROBLEMS = 100
+#: Problems that the message of an error has.
+SHOWN_PROBLEMS = 5
 MAX_BYTES = 1 << 30
 EXPECTED = "an export of CVAT, Label Studio, COCO, MOT text or a folder of Pascal VOC"
+
+
+class ExportError(FormatError):
+    """An export with problems; ``problems`` has all of them, the message the first ones."""
+
+    def __init__(self, path: Path, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        shown, rest = problems[:SHOWN_PROBLEMS], len(problems) - SHOWN_PROBLEMS
+        more = f"; and {rest} more" if rest > 0 else ""
+        count = f"has {len(problems)} problems: " if len(problems) > 1 else ""
+        super().__init__(f"{path}: {count}{'; '.join(shown)}{more}; nothing was read")
 
 
 @dataclass(frozen=True)
@@ -90,7 +101,35 @@ def read_export(
                 f"{export.tool} has no size of the frames; boxes are checked against it; give the recording, or"
                 " sensor=(height, width)"
             )
-        return _assign_times(export, times, span_us, size, classes, clip, skip_empty)
+    known = classes or export.classes or sorted({box.class_name for box in export.boxes})
+    problems = [*export.problems, *_size_problems(export, size), *_class_problems(export, known)]
+    used = {box.frame for box in export.boxes}
+    found = {**{box.frame: box.where for box in export.boxes}, **export.frames}
+    empty = len(found) - len(used)
+    if skip_empty:
+        found = {frame: where for frame, where in found.items() if frame in used}
+    labelled = _find_times(found, times, span_us, problems)
+    rows, cut = _check_boxes(export.boxes, size, clip, problems)
+    if problems:
+        raise ExportError(source, problems)
+    notes = [*export.notes, *([f"{plural(cut, 'box', 'boxes')} cut at the edge of the frame"] if cut else [])]
+    if empty and skip_empty:
+        notes.append(f"{plural(empty, 'frame')} without boxes not labelled")
+    elif empty:
+        notes.append(
+            f"{plural(empty, 'frame')} without boxes labelled as frames without objects; if nobody looked at them,"
+            " leave them out with skip_empty=True"
+        )
+    ids = {name: index for index, name in enumerate(known)}
+    values = [(labelled[box.frame], *corners, ids[box.class_name], box.track) for box, corners in rows]
+    columns = {
+        name: np.array([row[index] for row in values], np.float64 if 1 <= index <= 4 else np.int64)
+        for index, name in enumerate(list(COLUMNS)[:7])
+    }
+    labels = Labels.from_unsorted(
+        columns, labelled_us=sorted(labelled.values()), classes=list(known) or None, sensor=size
+    )
+    return ImportedLabels(labels, export.tool, tuple(notes))
 
 
 def _decode(path: Path, sensor: tuple[int, int] | None) -> ToolExport:
@@ -129,48 +168,6 @@ def _decode(path: Path, sensor: tuple[int, int] | None) -> ToolExport:
         known = [line.strip() for line in read_text(names).splitlines() if line.strip()] if names.is_file() else None
         return mot.decode(data, known)
     raise FormatError(f"starts with {data[:8]!r}; expected {EXPECTED}")
-
-
-def _assign_times(
-    export: ToolExport,
-    times: FrameTimes,
-    span_us: tuple[int, int] | None,
-    sensor: tuple[int, int],
-    classes: Sequence[str] | None,
-    clip: bool,
-    skip_empty: bool,
-) -> ImportedLabels:
-    """Labels of an export, or one error with all problems."""
-    known = classes or export.classes or sorted({box.class_name for box in export.boxes})
-    problems = [*export.problems, *_size_problems(export, sensor), *_class_problems(export, known)]
-    used = {box.frame for box in export.boxes}
-    frames = {**{box.frame: box.where for box in export.boxes}, **export.frames}
-    empty = len(frames) - len(used)
-    if skip_empty:
-        frames = {frame: where for frame, where in frames.items() if frame in used}
-    labelled = _find_times(frames, times, span_us, problems)
-    rows, cut = _check_boxes(export.boxes, sensor, clip, problems)
-    _refuse(problems)
-    notes = list(export.notes)
-    if cut:
-        notes.append(f"{plural(cut, 'box', 'boxes')} cut at the edge of the frame")
-    if empty and skip_empty:
-        notes.append(f"{plural(empty, 'frame')} without boxes not labelled")
-    elif empty:
-        notes.append(
-            f"{plural(empty, 'frame')} without boxes labelled as frames without objects; if nobody looked at them,"
-            " leave them out with skip_empty=True"
-        )
-    ids = {name: index for index, name in enumerate(known)}
-    values = [(labelled[box.frame], *corners, ids[box.class_name], box.track) for box, corners in rows]
-    columns = {
-        name: np.array([row[index] for row in values], np.float64 if 1 <= index <= 4 else np.int64)
-        for index, name in enumerate(list(COLUMNS)[:7])
-    }
-    labels = Labels.from_unsorted(
-        columns, labelled_us=sorted(labelled.values()), classes=list(known) or None, sensor=sensor
-    )
-    return ImportedLabels(labels, export.tool, tuple(notes))
 
 
 def _size_problems(export: ToolExport, sensor: tuple[int, int]) -> list[str]:
@@ -255,16 +252,3 @@ def _cut(corners: Corners, sensor: tuple[int, int]) -> Corners:
     height, width = sensor
     x1, y1, x2, y2 = corners
     return min(max(x1, 0), width), min(max(y1, 0), height), min(max(x2, 0), width), min(max(y2, 0), height)
-
-
-def _refuse(problems: Sequence[str]) -> None:
-    """Raise an error with all problems, one on each line, if there are any."""
-    if not problems:
-        return
-    if len(problems) == 1:
-        raise FormatError(f"{problems[0]}; nothing was read")
-    listed = "".join(f"\n  {problem}" for problem in problems[:MOST_PROBLEMS])
-    more = f"\n  and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""
-    raise FormatError(
-        f"{plural(len(problems), 'problem')}, so nothing was read; correct them and export again:{listed}{more}"
-    )

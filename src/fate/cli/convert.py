@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -9,7 +10,8 @@ from typer import BadParameter, Option
 
 from fate.cli import arguments as args
 from fate.cli.terminal import note, with_options
-from fate.text import grouped, plural
+from fate.errors import FateError
+from fate.text import grouped, one_line, plural
 
 
 def convert(
@@ -69,7 +71,7 @@ def _import_labels(
         raise BadParameter(f"--start +{start.us}us counts from the first event; give --recording FILE")
     args.check_outputs({"OUT": target}, source, given["frames"], recording, binary=("OUT",))
 
-    from fate.boxes.importing import read_export
+    from fate.boxes.importing import ExportError, read_export
     from fate.boxes.label_files import write_labels
 
     about: dict[str, Any] = {"start_us": 0 if start is None else start.us, "sensor": reading.get("sensor")}
@@ -77,7 +79,15 @@ def _import_labels(
         with args.opened(recording, reading) as opened:
             first = opened.start_us if start is None else start.at(opened.start_us)
             about = {"start_us": first, "span_us": (opened.start_us, opened.end_us), "sensor": opened.sensor}
-    done = read_export(source, **given, **about)
+    try:
+        done = read_export(source, **given, **about)
+    except ExportError as error:
+        for problem in error.problems:
+            print(f"{source}: {with_options(one_line(problem))}", file=sys.stderr)
+        count = plural(len(error.problems), "problem")
+        raise FateError(
+            f"{source}: {count}, listed above; nothing was written; correct the labels, export again"
+        ) from None
     write_labels(target, done.labels)
     labels = done.labels
     for text in done.notes:
