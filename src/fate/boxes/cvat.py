@@ -143,9 +143,13 @@ def _add_tracks(tracks: list[Element], task: Element | None, export: ToolExport)
             export.sensor = (sides[0], sides[1])
         export.frames = dict.fromkeys(_frames_of(task), f"line {task.line}")
     parsed: list[tuple[Element, str, list[Key]]] = []
+    damaged: set[int] = set()  # lines of tracks that lack a key, between whose keys nothing is interpolated
     for track in tracks:
+        before = len(export.problems)
         with export.collecting():
             parsed.append((track, track.attribute("label"), _keys(track, export)))
+        if len(export.problems) > before:
+            damaged.add(track.line)
     if task is None:  # nothing is known about frames without boxes
         for frame in sorted({key.frame for _, _, keys in parsed for key in keys}):
             export.frames[frame] = "line 1"
@@ -156,7 +160,7 @@ def _add_tracks(tracks: list[Element], task: Element | None, export: ToolExport)
             with export.collecting():
                 identity = track.attribute_index("id", 2**31)
         if keys:
-            export.boxes += interpolate_track(keys, frames, label, identity)
+            export.boxes += interpolate_track(keys, () if track.line in damaged else frames, label, identity)
 
 
 def _keys(track: Element, export: ToolExport) -> list[Key]:

@@ -101,5 +101,5 @@ def interpolate_track(keys: Sequence[Key], frames: Sequence[int], class_name: st
         for frame in frames[bisect_left(frames, key.frame + 1) : bisect_left(frames, after.frame)]:
             share = (frame - key.frame) / (after.frame - key.frame)
             x1, y1, x2, y2 = (a + share * (b - a) for a, b in zip(key.corners, after.corners, strict=True))
-            boxes.append(ToolBox(key.where, frame, class_name, (x1, y1, x2, y2), track))
+            boxes.append(ToolBox(f"{key.where} to {after.where}", frame, class_name, (x1, y1, x2, y2), track))
     return boxes

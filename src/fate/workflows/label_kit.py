@@ -53,8 +53,8 @@ _README = """Pictures of {name} for labelling: {count} frames, {hz:g} per second
 4. Convert the export into labels of the recording:
    fate convert annotations.xml {stem}.npz --recording {name} --frames {table}
 
-Frames without boxes count as frames without objects. If you did not look at all frames, add --skip-empty: frames without
-boxes then count as not labelled.
+Frames without boxes count as frames without objects. If you did not look at all frames, add --skip-empty: frames
+without boxes then count as not labelled.
 """
 _GUESS = """   Then import {guess} into the task ("Upload annotations", "CVAT 1.1"). These boxes are detections of
    {detector}, a first guess: correct, add and delete boxes. fate convert refuses this file itself.
