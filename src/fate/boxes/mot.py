@@ -97,7 +97,7 @@ def _class_name(words: Sequence[str], where: str, names: Sequence[str] | None) -
             if names is None
             else f"a number from 1 to {len(known)}, a line of labels.txt"
         )
-        raise FormatError(f"{where}: the class is {word!r:.40}; expected a name, or {expected}")
+        raise FormatError(f"{where}: the class is {word[:40]}; expected a name, or {expected}")
     return known[int(number)]
 
 
