@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR
 
@@ -75,6 +76,20 @@ def test_exact_labels_lie_on_the_object_at_the_end_of_every_window(drives: Path,
 def test_exact_labels_are_refused_where_no_simulator_made_them(drives: Path) -> None:
     with pytest.raises(FateError, match=r"2 of 2 recordings, such as .*drive_0, have no exact boxes"):
         build(small_config(drives, strategy={"name": "fat", "labels": "truth"}))
+
+
+def test_a_run_with_exact_labels_trains_at_every_rate(drives: Path, tmp_path: Path) -> None:
+    document = yaml.safe_load(drives.read_text())
+    for entry in document["recordings"]:  # the labels of the dataset stand for exact ones
+        paths = {part: str(drives.with_name(entry[part])) for part in ("events", "labels")}
+        entry.update(paths | {"truth": paths["labels"]})
+    with_truth = tmp_path / "drives.yaml"
+    with_truth.write_text(yaml.safe_dump(document))
+    strategy = {"name": "any_rate", "labels": "truth", "rates": [20, 40]}
+    trained = train(small_config(with_truth, strategy=strategy), tmp_path / "run")
+    assert (trained.step, trained.finished) == (6, True)
+    hashes = {data_facts(open_dataset(with_truth, "train").recordings, labels)["hash"] for labels in ("truth", None)}
+    assert len(hashes) == 2
 
 
 def dense(folder: Path, drives: Path, rates: list[float], classes: tuple[str, ...] = ("square",)) -> Path:

@@ -34,6 +34,8 @@ StrategyName = Literal["supervised", "multi_frequency", "consistency", "interpol
 #: Which blocks run again in the backward pass: none, those of a DETR head, or those of backbone, neck and head.
 Checkpointing = Literal["none", "head", "all"]
 
+#: The value of ``strategy.labels`` that means the exact boxes of simulated recordings.
+EXACT = "truth"
 #: Where the configurations of the package lie, one folder for each dataset.
 FOLDER = Path(__file__).parent.parent / "configs"
 EXPECTED = "a YAML file with the settings of a run, or a name that fate train --list prints"

@@ -32,7 +32,7 @@ from fate.boxes.dense_labels import SAME, open_dense_labels
 from fate.errors import FateError, warn
 from fate.json_files import read_object
 from fate.processes import lock_file
-from fate.training.config import TrainConfig, read_config
+from fate.training.config import EXACT, TrainConfig, read_config
 from fate.version import full_version, git_hash
 from fate.whole_files import write_whole
 
@@ -181,7 +181,7 @@ class RunDirectory:
 
 
 def data_facts(recordings: Sequence[Any], dense: str | None = None) -> dict[str, Any]:
-    """A hash of the data: names, spans and labels of all recordings, and the options of the folder of dense labels."""
+    """A hash of the data: names, spans and labels of all recordings, and the options of the dense labels."""
     seen = hashlib.sha256()
     boxes = 0
     for recording in recordings:
@@ -191,7 +191,9 @@ def data_facts(recordings: Sequence[Any], dense: str | None = None) -> dict[str,
             boxes += len(labels)
             for column in (labels.t_us, labels.boxes, labels.class_id, labels.labelled_us):
                 seen.update(np.ascontiguousarray(column).tobytes())
-    if dense is not None:  # rates are added to a folder later; its model, dataset and options stay
+    if dense == EXACT:
+        seen.update(EXACT.encode())
+    elif dense is not None:  # rates are added to a folder later; its model, dataset and options stay
         made_by = open_dense_labels(dense).manifest
         seen.update(json.dumps({part: made_by[part] for part in SAME}, sort_keys=True).encode())
     return {"recordings": len(recordings), "boxes": boxes, "hash": seen.hexdigest()[:16],

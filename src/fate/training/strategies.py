@@ -31,12 +31,9 @@ from fate.densify.interpolation import interpolate
 from fate.errors import FateError
 from fate.models.detector import Detector
 from fate.models.outputs import Outputs, Targets, mean_over_processes
-from fate.training.config import TrainConfig
+from fate.training.config import EXACT, TrainConfig
 from fate.training.consistency import consistency, select_teacher_predictions
 from fate.training.curriculum import Curriculum
-
-#: The value of ``strategy.labels`` that means the exact boxes of simulated recordings.
-EXACT = "truth"
 
 
 class Strategy:
