@@ -187,9 +187,9 @@ def _class_problems(export: ToolExport, known: Sequence[str]) -> list[str]:
         if box.class_name not in known:
             unknown.setdefault(box.class_name, []).append(box.where)
     return [
-        f"{places[0]}: the class {name[:40]!r} of {plural(len(places), 'box', 'boxes')} is not among"
+        f"{locations[0]}: the class {name[:40]!r} of {plural(len(locations), 'box', 'boxes')} is not among"
         f" {', '.join(known)}{suggest_name(name, known)}; rename it, or add it to the classes"
-        for name, places in unknown.items()
+        for name, locations in unknown.items()
     ]
 
 

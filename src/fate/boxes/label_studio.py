@@ -70,20 +70,20 @@ def _add_picture(task: dict[str, Any], results: list[dict[str, Any]], where: str
     frame: Frame = names[0].partition("?")[0]
     export.add_frame(frame, where)
     for number, result in enumerate(results):
-        place = f"{where} result {number}"
+        location = f"{where} result {number}"
         with export.collecting():
             if result.get("type") != "rectanglelabels":
                 raise FormatError(
-                    f"{place}: has the type {result.get('type')!r:.40}; FATE reads rectanglelabels; delete it"
+                    f"{location}: has the type {result.get('type')!r:.40}; FATE reads rectanglelabels; delete it"
                 )
             size = tuple(
-                whole_number(result.get(f"original_{side}"), f"{place}: original_{side}", 1, 65_536)
+                whole_number(result.get(f"original_{side}"), f"{location}: original_{side}", 1, 65_536)
                 for side in ("height", "width")
             )
-            export.add_size((size[0], size[1]), place)
-            value = object_of(result.get("value"), f"{place}: value")
-            corners = _corners(value, place, (size[0], size[1]))
-            export.boxes.append(ToolBox(place, frame, _label(value, "rectanglelabels", place), corners))
+            export.add_size((size[0], size[1]), location)
+            value = object_of(result.get("value"), f"{location}: value")
+            corners = _corners(value, location, (size[0], size[1]))
+            export.boxes.append(ToolBox(location, frame, _label(value, "rectanglelabels", location), corners))
 
 
 def _add_video(results: list[dict[str, Any]], where: str, sensor: tuple[int, int] | None, export: ToolExport) -> None:
@@ -93,24 +93,24 @@ def _add_video(results: list[dict[str, Any]], where: str, sensor: tuple[int, int
         )
     tracks: list[tuple[list[Key], str]] = []
     for number, result in enumerate(results):
-        place = f"{where} result {number}"
+        location = f"{where} result {number}"
         with export.collecting():
             if result.get("type") != "videorectangle":
                 raise FormatError(
-                    f"{place}: has the type {result.get('type')!r:.40}; FATE reads videorectangle; delete it"
+                    f"{location}: has the type {result.get('type')!r:.40}; FATE reads videorectangle; delete it"
                 )
-            value = object_of(result.get("value"), f"{place}: value")
-            count = whole_number(value.get("framesCount"), f"{place}: framesCount", 1, MOST_FRAMES)
+            value = object_of(result.get("value"), f"{location}: value")
+            count = whole_number(value.get("framesCount"), f"{location}: framesCount", 1, MOST_FRAMES)
             for frame in range(count):
                 export.frames.setdefault(frame, where)
             keys = {}
-            for entry in list_of(value.get("sequence"), f"{place}: sequence", dict):
-                frame = whole_number(entry.get("frame"), f"{place}: frame", 1, count) - 1
+            for entry in list_of(value.get("sequence"), f"{location}: sequence", dict):
+                frame = whole_number(entry.get("frame"), f"{location}: frame", 1, count) - 1
                 hidden = entry.get("enabled") is False
                 if frame in keys:
-                    raise FormatError(f"{place}: has two keyframes at frame {frame + 1}; remove one")
-                keys[frame] = (Key(place, frame, _corners(entry, place, sensor), False), hidden)
-            tracks.append((_with_ends(keys), _label(value, "labels", place)))
+                    raise FormatError(f"{location}: has two keyframes at frame {frame + 1}; remove one")
+                keys[frame] = (Key(location, frame, _corners(entry, location, sensor), False), hidden)
+            tracks.append((_with_ends(keys), _label(value, "labels", location)))
     frames = sorted(frame for frame in export.frames if isinstance(frame, int))
     for number, (ordered, label) in enumerate(tracks):
         export.boxes += interpolate_track(ordered, frames, label, number)
