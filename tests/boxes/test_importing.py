@@ -300,7 +300,7 @@ def test_all_problems_are_reported_with_their_lines_and_nothing_is_read(tmp_path
         (f"line {line_of('-14.00')}:", "over the edge"),
         (f"line {dog + 2}:", "frame 7 already"),
         (f"line {dog}:", "did you mean 'dog'"),
-        ("line 5:", "the frame 10 has no time"),
+        ("line 5:", "1 frame (10) without a time"),
     ]
     for place, words in wanted:
         assert any(place in each and words in each for each in problems), (place, words, problems)
@@ -341,8 +341,8 @@ def test_two_tasks_are_not_one_recording(tmp_path: Path, table: Path) -> None:
 
 def test_a_frame_outside_the_recording_is_a_problem(tmp_path: Path, table: Path) -> None:
     path = write(tmp_path, "a.xml", cvat_video())
-    with pytest.raises(ExportError, match=r"5900000 µs.*5800000"):
-        read_export(path, frames=table, span_us=(0, 5_800_000))
+    with pytest.raises(ExportError, match=r"1 frame \(9\) outside.*6000000 µs.*5900000"):
+        read_export(path, frames=table, span_us=(0, 5_900_000))
     with pytest.raises(FateError, match="fps"):
         read_export(path)
 
@@ -356,7 +356,7 @@ def test_a_frame_outside_the_recording_is_a_problem(tmp_path: Path, table: Path)
         ("3,0,1,2", "4 columns"),
         ("3,0,1,2,1e99,4,1,1,1", "1e99"),
         ("8,1,1,2,3,4,1,2,1", "duplicate"),
-        ("12,5,1,2,3,4,1,2,1", "no time"),
+        ("12,5,1,2,3,4,1,2,1", "without a time"),
     ],
 )
 def test_wrong_mot_lines_are_named(tmp_path: Path, table: Path, line: str, words: str) -> None:

@@ -27,7 +27,7 @@ from fate.boxes.frame_times import ConstantRate, FrameTimes, read_frame_times
 from fate.boxes.label_files import naming_errors, recognise
 from fate.boxes.labels import COLUMNS, Labels
 from fate.boxes.tool_export import Corners, Frame, ToolBox, ToolExport
-from fate.errors import FateError, FormatError
+from fate.errors import FateError, FormatError, list_names
 from fate.files import read_bytes, read_text
 from fate.json_files import parse_json
 from fate.text import plural, suggest_name
@@ -196,23 +196,37 @@ def _class_problems(export: ToolExport, known: Sequence[str]) -> list[str]:
 def _find_times(
     frames: Mapping[Frame, str], times: FrameTimes, span_us: tuple[int, int] | None, problems: list[str]
 ) -> dict[Frame, int]:
-    """The time of each frame in µs; a frame without a time of its own is a problem."""
+    """The time of each frame in µs; frames without times of their own are one problem for each place in the file."""
     found: dict[Frame, int] = {}
     taken: dict[int, Frame] = {}
+    without: dict[str, list[Frame]] = {}
+    outside: dict[str, list[Frame]] = {}
     for frame, where in frames.items():
         time = times.time_of(frame)
         if time is None:
-            problems.append(f"{where}: the frame {frame!r} has no time; {times.expected()}; give its own time table")
+            without.setdefault(where, []).append(frame)
         elif span_us is not None and not span_us[0] <= time <= span_us[1]:
-            problems.append(
-                f"{where}: the frame {frame!r} is at {time} µs; the recording goes from {span_us[0]} to {span_us[1]}"
-                " µs; give the time table of this recording"
-            )
+            outside.setdefault(where, []).append(frame)
         elif taken.setdefault(time, frame) != frame:
             problems.append(f"{where}: the frames {taken[time]!r} and {frame!r} are both at {time} µs; remove one")
         else:
             found[frame] = time
+    for where, named in without.items():
+        problems.append(
+            f"{where}: {_listed(named)} without a time; {times.expected()}; give the time table of these frames"
+        )
+    for where, named in outside.items():
+        first, last = span_us or (0, 0)
+        problems.append(
+            f"{where}: {_listed(named)} outside the recording, at {times.time_of(named[0])} µs; the recording goes from"
+            f" {first} to {last} µs; give the time table of this recording"
+        )
     return found
+
+
+def _listed(frames: Sequence[Frame]) -> str:
+    """``"2 frames (7, 8)"``."""
+    return f"{plural(len(frames), 'frame')} ({list_names(frames)})"
 
 
 def _check_boxes(

@@ -101,8 +101,7 @@ def _add_video(results: list[dict[str, Any]], where: str, sensor: tuple[int, int
                 )
             value = object_of(result.get("value"), f"{location}: value")
             count = whole_number(value.get("framesCount"), f"{location}: framesCount", 1, MOST_FRAMES)
-            for frame in range(count):
-                export.frames.setdefault(frame, where)
+            export.frames |= dict.fromkeys(range(len(export.frames), count), where)
             keys = {}
             for entry in list_of(value.get("sequence"), f"{location}: sequence", dict):
                 frame = whole_number(entry.get("frame"), f"{location}: frame", 1, count) - 1

@@ -17,7 +17,7 @@ from fate.errors import FormatError
 Frame = int | str
 Corners = tuple[float, float, float, float]
 #: Frames of an export; more is a damaged number.
-MOST_FRAMES = 10_000_000
+MOST_FRAMES = 1_000_000
 
 
 class ToolBox(NamedTuple):

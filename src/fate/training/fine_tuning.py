@@ -22,8 +22,7 @@ from fate.inference.loading import find_weights
 from fate.models.checkpoints import read_card
 from fate.rates import PAPER_RATES
 from fate.text import plural
-from fate.training.config import TrainConfig, make_config
-from fate.training.strategies import EXACT
+from fate.training.config import EXACT, TrainConfig, make_config
 
 #: Clips in a batch, windows in a clip, steps for each labelled time, and fewest and most steps; by device.
 AMOUNTS = {"cpu": (4, 5, 8, 150, 1500), "cuda": (32, 10, 20, 500, 6000)}
@@ -103,7 +102,7 @@ def fine_tuning(
     kept = f"class layers: {list_names(shared)} kept" if shared else "class layers"
     optimiser = config.optimiser
     backbone = "backbone frozen" if optimiser.only == "head" else f"backbone × {optimiser.backbone_lr:g}"
-    about = (
+    about: tuple[str, ...] = (
         f"starts from {Path(fspath(model)).stem}; {kept}" + (f", {list_names(fresh)} new" if fresh else ""),
         f"{plural(times, 'labelled time')} in {plural(len(opened.labelled), 'recording')} of {opened.sensor} pixels",
         f"{config.steps} steps of {config.batch_size} clips of {config.data.steps} windows;"
