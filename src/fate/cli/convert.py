@@ -42,7 +42,7 @@ def convert(
         return
     if recording is not None or classes is not None or clip or skip_empty:
         raise BadParameter("--recording, --classes, --clip and --skip-empty go with --frames TABLE or --fps RATE")
-    if Path(source).suffix.lower() in (".xml", ".json") or Path(source).is_dir():
+    if Path(source).suffix.lower() in (".xml", ".json"):
         raise BadParameter(f"{source} looks like labels of a program; give --frames TABLE or --fps RATE for its times")
     args.check_part(start, end)
 
@@ -69,7 +69,8 @@ def _import_labels(
     args.check_inputs(given["frames"], recording)
     if recording is None and start is not None and start.from_start:
         raise BadParameter(f"--start +{start.us}us counts from the first event; give --recording FILE")
-    args.check_outputs({"OUT": target}, source, given["frames"], recording, binary=("OUT",))
+    if not Path(target).is_dir():  # an existing folder of YOLO text may be replaced; the writer checks it
+        args.check_outputs({"OUT": target}, source, given["frames"], recording, binary=("OUT",))
 
     from fate.boxes.importing import ExportError, read_export
     from fate.boxes.label_files import write_labels

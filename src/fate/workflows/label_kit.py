@@ -51,7 +51,7 @@ _README = """Pictures of {name} for labelling: {count} frames, {hz:g} per second
    Unpack the zip file.
    Label Studio: "JSON"
 4. Convert the export into labels of the recording:
-   fate convert annotations.xml {stem}.npz --recording {name} --frames {table}
+   fate convert annotations.xml {stem}_bbox.npz --recording {name} --frames {table}
 
 Frames without boxes count as frames without objects. If you did not look at all frames, add --skip-empty: frames
 without boxes then count as not labelled.
@@ -145,7 +145,7 @@ def label_kit(
         name = Path(str(opened.path)).name
         named = classes or (("car", "pedestrian") if detector is None else detector.classes)
         text = _README.format(
-            name=name, stem=Path(name).stem, count=count, hz=hz, width=opened.sensor[1], height=opened.sensor[0],
+            name=name, stem=Path(name).stem.removesuffix("_td"), count=count, hz=hz, width=opened.sensor[1], height=opened.sensor[0],
             table=TABLE, pictures=PICTURES, guess=guess,
             labels=json.dumps([{"name": each, "attributes": []} for each in named]),
         )  # fmt: skip
