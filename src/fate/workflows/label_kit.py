@@ -145,7 +145,8 @@ def label_kit(
         name = Path(str(opened.path)).name
         named = classes or (("car", "pedestrian") if detector is None else detector.classes)
         text = _README.format(
-            name=name, stem=Path(name).stem.removesuffix("_td"), count=count, hz=hz, width=opened.sensor[1], height=opened.sensor[0],
+            name=name, stem=Path(name).stem.removesuffix("_td"), count=count, hz=hz,
+            width=opened.sensor[1], height=opened.sensor[0],
             table=TABLE, pictures=PICTURES, guess=guess,
             labels=json.dumps([{"name": each, "attributes": []} for each in named]),
         )  # fmt: skip
