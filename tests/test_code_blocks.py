@@ -64,6 +64,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "table.csv").write_text("\n".join(list(rows)[:200]) + "\n")
     thing = "<name>person</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>9</ymax></bndbox>"
     (place / "frame0000009.xml").write_text(f"<annotation><object>{thing}</object></annotation>")
+    box = '<box label="car" source="manual" occluded="0" xtl="1" ytl="2" xbr="30" ybr="40" z_order="0"/>'
+    image = f'<image id="0" name="000000.png" width="304" height="240">{box}</image>'
+    (place / "annotations.xml").write_text(f"<annotations><version>1.1</version>{image}</annotations>")
     few, many = boxes(short.t_us[-1], 20_000), boxes(long.t_us[-1], 50_000)
     fate.write_labels(place / "drive_bbox.npy", few)
     for folder in ("gen1/train", "test", "their_predictions"):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # "as" makes a name public for type checkers
     from fate.bench.detect import bench_detect as bench_detect
     from fate.bench.encode import bench_encode as bench_encode
     from fate.bench.train import bench_train as bench_train
+    from fate.boxes.importing import read_export as read_export
     from fate.boxes.label_files import read_labels as read_labels
     from fate.boxes.label_files import write_labels as write_labels
     from fate.boxes.labels import Labels as Labels
@@ -66,6 +67,7 @@ if TYPE_CHECKING:  # "as" makes a name public for type checkers
     from fate.workflows.compare import compare as compare
     from fate.workflows.demo import demo as demo
     from fate.workflows.detect import detect as detect
+    from fate.workflows.label_kit import label_kit as label_kit
     from fate.workflows.rehearsal import RehearsalRequest as RehearsalRequest
     from fate.workflows.rehearsal import rehearse as rehearse
     from fate.workflows.simulate import simulate as simulate
@@ -80,6 +82,7 @@ _MODULES = {
     "bench.detect": ("bench_detect",),
     "bench.encode": ("bench_encode",),
     "bench.train": ("bench_train",),
+    "boxes.importing": ("read_export",),
     "boxes.label_files": ("read_labels", "write_labels"),
     "boxes.labels": ("LabelSource", "Labels"),
     "data.event_dataset": ("EventDataset",),
@@ -115,6 +118,7 @@ _MODULES = {
     "workflows.demo": ("demo",),
     "workflows.detect": ("detect",),
     "workflows.compare": ("compare",),
+    "workflows.label_kit": ("label_kit",),
     "workflows.rehearsal": ("RehearsalRequest", "rehearse"),
     "workflows.simulate": ("simulate",),
     "workflows.studies.study": ("study",),

@@ -67,13 +67,16 @@ def test_labels_are_made_for_the_rates_given_and_gone_on_with(files: tuple[Path,
     assert "options.thresholds.car was 0.2 and is 0.3" in text
 
 
-def test_a_folder_without_labels_takes_the_classes_of_the_model(files: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("truth", [(), ("--without-truth",)])
+def test_a_folder_without_labels_takes_the_classes_of_the_model(
+    files: tuple[Path, Path], tmp_path: Path, truth: tuple[str, ...]
+) -> None:
     model, folder = files
     bare = tmp_path / "bare"
     bare.mkdir()
     for recording in fate.open_dataset(folder, kind="own"):
         shutil.copy(recording.events_file, bare)
-    options = ("--without-truth", "--track-score", "0.15", "--output-threshold", "car=0.2")
+    options = (*truth, "--track-score", "0.15", "--output-threshold", "car=0.2")
     code, text = run(model, bare, "--out", tmp_path / "dense", "--hz", "40", *options)
     assert code == 0, text
     opened = open_dense_labels(tmp_path / "dense")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
+import fate
 from fate.cli.main import app
 from fate.errors import FateError
 from fate.models.checkpoints import save_model
@@ -108,3 +110,38 @@ def test_the_command_needs_no_configuration(drives: Path, weights: Path, tmp_pat
     refused = CliRunner().invoke(app, ["train", "fate-s-nano-20hz", "--freeze", "backbone"])
     assert refused.exit_code == 2
     assert "is for fate train DATASET --model NAME" in " ".join(refused.output.split())
+
+
+@pytest.mark.slow
+def test_the_gain_is_measured_against_weights_that_know_the_classes(
+    drives: Path, weights: Path, tmp_path: Path
+) -> None:
+    changes = ["run.epoch_steps=2", "data.steps=2", "run.validate_every=1"]
+    config = fine_tuning(drives, weights, changes, epochs=1, batch=2, device="cpu").config
+    start = build(config).detector.eval()
+    done = train(config, tmp_path / "run")
+    expected = fate.evaluate(start, fate.open_dataset(drives, "val"), (20,), device="cpu").rates[0].scores["AP50:95"]
+    assert expected is not None
+    assert done.before == pytest.approx(expected, abs=1e-6)
+    assert done.best is not None
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    validated = [line for line in lines if "validation" in line]
+    assert [line["step"] for line in validated] == [0, 2]
+    assert not validated[0]["is_best"]  # the best weights are those of the training
+    other = tmp_path / "other.safetensors"
+    save_model(build_model("fate-s-nano", ("car", "dog"), (48, 64), **TINY), other)
+    config = fine_tuning(drives, other, changes, epochs=1, batch=2, device="cpu").config
+    assert train(config, tmp_path / "new").before is None  # it cannot find squares yet
+
+
+@pytest.mark.slow
+def test_dense_labels_need_only_their_folder(drives: Path, weights: Path, tmp_path: Path) -> None:
+    known = tmp_path / "square.safetensors"
+    save_model(build_model("fate-s-nano", ("square",), (60, 76), **TINY), known)
+    fate.densify(known, fate.open_dataset(drives, "train"), tmp_path / "dense", (20, 40), device="cpu")
+    changes = [f"strategy.labels={tmp_path / 'dense'}", "run.epoch_steps=2", "data.steps=2", "run.validate_every=1"]
+    found = fine_tuning(drives, known, changes, epochs=1, batch=2, device="cpu")
+    assert found.config.strategy.name == "fat"
+    assert found.config.strategy.rates == (20, 40)
+    assert any("dense labels" in sentence and "20, 40 Hz" in sentence for sentence in found.about)
+    assert train(found.config, tmp_path / "run").finished

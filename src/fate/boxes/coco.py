@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from fate.boxes.labels import COLUMNS, Labels, LabelSource
+from fate.boxes.tool_export import ToolBox, ToolExport
 from fate.errors import FateError, FormatError, warn
 from fate.json_files import finite_number, parse_json
 
@@ -113,6 +114,54 @@ def decode_results(
     info = document.get("info") if isinstance(document, dict) else None
     _entries(listing, "categories")
     return _tables(results, listing, recording), info if isinstance(info, dict) else {}
+
+
+def decode_frames(document: Any) -> ToolExport:
+    """Return the boxes of a COCO export of a labelling program, whose images have names and no times.
+
+    CVAT and others keep the number of a track in the ``attributes`` of an annotation.
+    """
+    export = ToolExport("COCO")
+    indices = _category_indices(document)
+    names = [str(category.get("name")) for category in _entries(document, "categories")]
+    export.classes = tuple(dict.fromkeys(names))
+    known: dict[int | str, str] = {}
+    for index, image in enumerate(_entries(document, "images")):
+        where = f"image {index}"
+        with export.collecting():
+            identity, file = _identity(image, "id", where), image.get("file_name")
+            if not isinstance(file, str) or not file:
+                raise FormatError(f"{where} has file_name {file!r:.80}; expected the name of a picture; add it")
+            known[identity] = file
+            export.add_frame(file, where)
+            if image.get("width") is not None:
+                size = [_whole(image.get(side), f"{side} of {where}", 65_537) for side in ("height", "width")]
+                export.add_size((size[0], size[1]), where)
+    annotations = _entries(document, "annotations")
+    scored = next((index for index, each in enumerate(annotations) if "score" in each), None)
+    if scored is not None:
+        raise FormatError(
+            f"annotation {scored} has a score, so the file holds detections, which are no ground truth; correct them in"
+            " a labelling program, and give its export"
+        )
+    for index, annotation in enumerate(annotations):
+        where = f"annotation {index}"
+        with export.collecting():
+            on_image, category = (_identity(annotation, key, where) for key in ("image_id", "category_id"))
+            if on_image not in known or category not in indices:
+                kind, missing = ("image", on_image) if on_image not in known else ("category", category)
+                raise FormatError(f"{where} names {kind} {missing!r}, which is not listed; add that {kind}")
+            attributes = annotation.get("attributes")
+            extra = attributes if isinstance(attributes, dict) else {}
+            if extra.get("rotation"):
+                raise FormatError(
+                    f"{where} is rotated by {extra['rotation']!r:.20}°; expected an upright box; draw one"
+                )
+            track = annotation.get("track_id", extra.get("track_id"))
+            x1, y1, x2, y2 = _corners(annotation, where, exact=False)
+            number = -1 if track is None else _whole(track, f"track_id of {where}", 2**63)
+            export.boxes.append(ToolBox(where, known[on_image], names[indices[category]], (x1, y1, x2, y2), number))
+    return export
 
 
 def category_ids(data: bytes, name: str) -> tuple[int, ...] | None:

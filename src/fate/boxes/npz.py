@@ -122,6 +122,10 @@ def decode_predictions(file: BinaryIO) -> tuple[dict[str, Labels], dict[str, Any
 def _read(file: BinaryIO, format: str, *header: str) -> Arrays:
     """Read the arrays of a file of that format, and check that all lists of the format are there."""
     arrays = load_arrays(file)
+    if format == LABELS and _scalar(arrays, "format") == PREDICTIONS:
+        raise FormatError(
+            "holds predictions of a detector, which are no ground truth; give labels that a person made or corrected"
+        )
     if _scalar(arrays, "format") != format:
         raise FormatError(
             f"is an npz with the keys {list_names(sorted(arrays)) or '(none)'}; expected format {format!r}; give a "

@@ -126,4 +126,10 @@ def _train(requested: TrainConfig, folder: Path, allow_missing: bool) -> None:
     best = folder / "best.safetensors"
     kept = best if best.exists() else folder / "last.safetensors"  # no validation gave a score
     print(f"{folder}: {done.step} steps; the {'best' if kept == best else 'last'} weights are {kept}")
+    if done.before is not None and done.best is not None:
+        rates = ", ".join(f"{hz:g}" for hz in requested.run.validate_hz)
+        print(
+            f"AP50:95 on validation data at {rates} Hz: {100 * done.before:.1f} before → {100 * done.best:.1f} after"
+            f" ({100 * (done.best - done.before):+.1f})"
+        )
     print(f"next: fate evaluate {kept} {requested.data.path}")

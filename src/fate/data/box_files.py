@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fate.boxes.coco import category_ids
 from fate.boxes.label_files import naming_errors, read_labels, recognise
-from fate.boxes.labels import Labels
+from fate.boxes.labels import Labels, LabelSource
 from fate.boxes.npz import DAMAGE
 from fate.boxes.yolo import META_FILE
 from fate.data.class_maps import ClassMap
@@ -117,12 +117,27 @@ def read_box_file(path: Path, full: Sensor, by_id: bool = False) -> Labels:
     """
     plain_text = path.is_dir() and not (path / META_FILE).exists()
     labels = read_labels(path, sensor=(full.height, full.width) if plain_text else None)
+    _refuse_detections(path, labels)
     if not by_id or path.is_dir():
         return labels
     with naming_errors(path, "labels", FormatError):
         data = path.read_bytes()
         ids = category_ids(data, str(path)) if recognise(data) == "coco" else None
     return labels if ids is None else replace(labels, class_id=np.array(ids, np.int32)[labels.class_id], classes=None)
+
+
+def _refuse_detections(path: Path, labels: Labels) -> None:
+    """Refuse boxes with scores that no person gave: a detector would learn from itself, or be measured with itself.
+
+    Prophesee's own labels have scores too (``class_confidence``), so that npy files are accepted.
+    """
+    scored = (labels.score < 1) & (labels.source == LabelSource.GROUND_TRUTH)
+    if path.suffix.lower() != ".npy" and scored.any():
+        row = int(np.argmax(scored))
+        raise FormatError(
+            f"{path}: box {row} has the score {labels.score[row]:.2g}, so the file holds detections, which are no"
+            " ground truth; give labels that a person made or corrected (fate label-kit)"
+        )
 
 
 def box_file_fault(path: Path) -> str:

@@ -303,6 +303,10 @@ class Checkpoints(Callback):
         self.queue_again = number == getattr(signal, "SIGUSR1", None)
 
 
+def _is_better(score: float | None, best: float | None) -> bool:
+    return score is not None and (best is None or score > best)
+
+
 class Validation(Callback):
     """Evaluates the teacher. Each process detects in its share of the recordings, and the first one compares the
     predictions with the labels. Validation leaves the generators of training unchanged.
@@ -316,11 +320,15 @@ class Validation(Callback):
         draw_samples: DrawSamples | None = None,
         draw_curves: DrawCurves | None = None,
         loggers: Loggers | None = None,
+        compare_with_start: bool = False,
     ) -> None:
+        """With ``compare_with_start``, evaluate the weights that a run starts from, too."""
         self.run, self.config, self.dataset = run, config, dataset
         self.draw_samples, self.draw_curves = draw_samples, draw_curves
         self.loggers = loggers or Loggers(config, run)
-        self.best: float | None = None
+        self.compare_with_start = compare_with_start
+        self.before: float | None = None  #: score before the first step
+        self.best: float | None = None  #: highest score so far
         self._everyone: distributed.ProcessGroup | None = None
 
     def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
@@ -333,11 +341,20 @@ class Validation(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """State for the checkpoint."""
-        return {"best": self.best}
+        return {"best": self.best, "before": self.before}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state of a checkpoint."""
-        self.best = state_dict["best"]
+        self.best, self.before = state_dict["best"], state_dict.get("before")
+
+    def on_train_start(self, trainer: Trainer, module: Any) -> None:
+        """Evaluate the weights that the run starts from, so that the gain can be reported; they are not kept."""
+        if self.compare_with_start and trainer.global_step == 0:
+            found = self.evaluate(module)
+            if found is not None:
+                self.before, _ = self.record(found, 0)
+            if self._everyone is not None:
+                distributed.barrier(self._everyone)
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Validate every few epochs and at the end."""
@@ -380,17 +397,23 @@ class Validation(Callback):
         both = zip(whole.rates, done.rates, strict=True)
         return replace(whole, rates=tuple(replace(at, run=ours.run) for at, ours in both))
 
-    def keep(self, found: Evaluation, module: TrainingModule, step: int) -> None:
-        """Write the figures and a picture, and keep the best weights."""
+    def record(self, found: Evaluation, step: int) -> tuple[float | None, dict[str, Any]]:
+        """Write the figures of a validation, and return the mean AP over the rates and the figures by rate."""
         figures = {f"{at.hz:g}": {name: at.scores[name] for name in (METRIC, "AP50", "AP75")} for at in found.rates}
         known = [value for at in found.rates if (value := at.scores[METRIC]) is not None]
         score = float(np.mean(known)) if known else None
-        is_best = score is not None and (self.best is None or score > self.best)
+        is_best = step > 0 and _is_better(score, self.best)
         self.run.add_metrics({"step": step, "validation": figures, "score": score, "is_best": is_best})
         rows = [(f"{hz}hz/{name.replace(':', '-')}", ap) for hz, of in figures.items() for name, ap in of.items()]
         self.loggers.log({f"validation/{name}": ap for name, ap in rows if ap is not None}, step)
         shown = {hz: "–" if of[METRIC] is None else f"{of[METRIC]:.3f}" for hz, of in figures.items()}
         self.run.log(f"step {step}: " + ", ".join(f"{hz} Hz {METRIC} {score}" for hz, score in shown.items()))
+        return score, figures
+
+    def keep(self, found: Evaluation, module: TrainingModule, step: int) -> None:
+        """Write the figures and a picture, and keep the best weights."""
+        score, figures = self.record(found, step)
+        is_best = _is_better(score, self.best)
         try:
             if is_best:
                 facts = training_facts(self.config, step, self.dataset.downscale)

@@ -14,13 +14,15 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from fate.boxes.dense_labels import open_dense_labels
 from fate.data.class_maps import plain
 from fate.data.opening import open_dataset
 from fate.errors import FateError, list_names
 from fate.inference.loading import find_weights
 from fate.models.checkpoints import read_card
+from fate.rates import PAPER_RATES
 from fate.text import plural
-from fate.training.config import TrainConfig, make_config
+from fate.training.config import EXACT, TrainConfig, make_config
 
 #: Clips in a batch, windows in a clip, steps for each labelled time, and fewest and most steps; by device.
 AMOUNTS = {"cpu": (4, 5, 8, 150, 1500), "cuda": (32, 10, 20, 500, 6000)}
@@ -54,7 +56,8 @@ def fine_tuning(
     Args:
         dataset: folder or YAML file with labelled recordings in the splits train and val.
         model: a bundled name, or a ``.safetensors`` file.
-        overrides: settings, as ``"key.sub=value"``; they replace those that are chosen here.
+        overrides: settings, as ``"key.sub=value"``; they replace those that are chosen here. With
+            ``"strategy.labels=DIR"``, a folder of ``fate densify``, training uses its labels at its rates.
         epochs: number of epochs; the steps of an epoch depend on the number of labelled times.
         batch: clips in a batch; 4 on a CPU and 32 on a GPU unless given.
         freeze: "backbone" trains neck and head only, which is faster and needs few labels.
@@ -89,16 +92,23 @@ def fine_tuning(
             "validate_hz": [20], "validate_recordings": 8 if where == "cpu" else 32, "device": device,
         },
     }  # fmt: skip
+    dense = next((text.partition("=")[2] for text in reversed(overrides) if text.startswith("strategy.labels=")), None)
+    if dense is not None:  # labels at every window of their rates; the first rate is the canonical one
+        rates = PAPER_RATES if dense == EXACT else sorted({PAPER_RATES[0], *open_dense_labels(dense).rates})
+        tree["strategy"] |= {"name": "fat", "rates": list(rates)}
     config = make_config(tree, overrides, f"{fspath(dataset)} with {fspath(model)}")
     shared = [each for each in opened.classes if plain(each) in {*map(plain, card["model"]["classes"])}]
     fresh = [each for each in opened.classes if each not in shared]
     kept = f"class layers: {list_names(shared)} kept" if shared else "class layers"
     optimiser = config.optimiser
     backbone = "backbone frozen" if optimiser.only == "head" else f"backbone × {optimiser.backbone_lr:g}"
-    about = (
+    about: tuple[str, ...] = (
         f"starts from {Path(fspath(model)).stem}; {kept}" + (f", {list_names(fresh)} new" if fresh else ""),
         f"{plural(times, 'labelled time')} in {plural(len(opened.labelled), 'recording')} of {opened.sensor} pixels",
         f"{config.steps} steps of {config.batch_size} clips of {config.data.steps} windows;"
         f" learning rate {optimiser.lr:g}, {backbone}",
     )
+    if dense is not None:
+        listed = ", ".join(f"{hz:g}" for hz in config.rates)
+        about += (f"strategy {config.strategy.name} with the dense labels of {dense}, at {listed} Hz",)
     return FineTuning(config, about)

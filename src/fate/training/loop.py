@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fate.boxes.labels import Labels
+from fate.data.class_maps import plain
 from fate.data.clips import Grid, TrainingPlan
 from fate.data.compact_events import CompactEvents
 from fate.data.dataset import Dataset, data_faults
@@ -32,9 +33,9 @@ from fate.data.opening import open_dataset
 from fate.data.resident import BYTES_PER_EVENT, EventSource, ResidentEvents, complete_batches
 from fate.data.transforms import Augmentation
 from fate.errors import FateError, missing_packages
-from fate.inference.loading import load_trained
+from fate.inference.loading import find_weights, load_trained
 from fate.inference.running import check_histograms
-from fate.models.checkpoints import check_entries
+from fate.models.checkpoints import check_entries, read_card
 from fate.models.detector import Detector
 from fate.models.zoo import build_model
 from fate.processes import KILL_SIGNAL, own_rank
@@ -124,6 +125,10 @@ class Trained:
     folder: Path
     step: int
     finished: bool  #: False if it was asked to stop
+    #: validation score (mean AP50:95 over ``run.validate_hz``) of the weights that the run started from; None if there
+    #: were none, or if they did not know all classes
+    before: float | None = None
+    best: float | None = None  #: highest validation score; ``best.safetensors`` has it
 
 
 def build(config: TrainConfig) -> TrainingParts:
@@ -195,6 +200,14 @@ def _make_detector(requested: ModelConfig, dataset: Dataset) -> Detector:
     return detector
 
 
+def _starts_trained(config: TrainConfig, parts: TrainingParts) -> bool:
+    """Whether a run starts from weights that know all classes of the dataset, so that its gain can be measured."""
+    if config.model.weights is None:
+        return False
+    known = {plain(name) for name in read_card(find_weights(config.model.weights))["model"]["classes"]}
+    return known.issuperset(plain(name) for name in parts.dataset.classes)
+
+
 def own_labels(dataset: Dataset) -> RuledLabels:
     """The labels of the dataset after its rules for training."""
     return RuledLabels(dataset.labelled, _rules(dataset))
@@ -260,7 +273,9 @@ def train(
         guard = Guard(run)
         checkpoints = Checkpoints(run, requested, guard, parts.dataset.downscale)
         loggers = Loggers(requested, run)
-        validation = Validation(run, requested, parts.validation, draw_samples, draw_curves, loggers)
+        validation = Validation(
+            run, requested, parts.validation, draw_samples, draw_curves, loggers, _starts_trained(requested, parts)
+        )
         metrics = Metrics(run, requested, guard, progress, loggers)
         engine = _engine(requested, parts.device, run.folder, [guard, validation, checkpoints, metrics])
         step = run.saved_step() if going_on else 0
@@ -295,7 +310,8 @@ def train(
                 f"{run.folder}: the last checkpoint could not be written ({checkpoints.failed}); make room, then the"
                 f" same command goes on from step {max(checkpoints.saved_at, 0)}"
             )
-        return Trained(run.folder, engine.global_step, engine.global_step >= requested.steps)
+        finished = engine.global_step >= requested.steps
+        return Trained(run.folder, engine.global_step, finished, validation.before, validation.best)
     finally:
         run.close()
 

@@ -11,7 +11,6 @@ frame only.
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fate.boxes import coco
+from fate.boxes import coco, mot
 from fate.boxes.labels import Labels
 from fate.errors import FateError, FormatError, list_names
 from fate.events.events import Sensor
@@ -38,16 +37,8 @@ CLASS_OF = {
     **dict.fromkeys(("bicycle", "motorcycle", "motorbike", "cyclist", "rider", "two wheeler"), "two wheeler"),
     "car": "car",
 }
-#: The numbers of classes in MOT text. -1, or no class at all, is a pedestrian: older files hold nothing else.
-MOT_NAMES = {
-    **{-1: "pedestrian", 1: "pedestrian", 2: "person on vehicle", 3: "car", 4: "bicycle", 5: "motorbike"},
-    **{6: "non motorised vehicle", 7: "person", 8: "distractor", 9: "occluder", 10: "occluder", 11: "occluder"},
-    **{12: "reflection", 13: "crowd"},
-}
 #: The names under which the number of a frame is accepted in COCO JSON.
 FRAME_KEYS = ("frame_id", "frame", "frame_number", "frame_index")
-MOT_LINE = "frame, id, x, y, w, h, confidence, class"
-LAST_FRAME = 10**9
 
 
 @dataclass(frozen=True)
@@ -110,66 +101,28 @@ def _read_mot(path: Path, data: bytes, time_of: Callable[[int], int], num_frames
     times: set[int] = set()
     dropped: Counter[str] = Counter()
     lines: dict[tuple[int, int], int] = {}  # by frame and track
-    for number, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), start=1):
-        words = line.replace(",", " ").split() if "," not in line else [word.strip() for word in line.split(",")]
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
+    for number, words in mot.read_lines(data):
         where = f"{path} line {number}"
-        if len(words) < 6:
-            raise FormatError(f"{where}: has {len(words)} columns; expected {MOT_LINE}")
-        frame = _whole(words[0], where, "frame", 1, num_frames)
-        track = _whole(words[1], where, "id", -1, None)
-        x, y, w, h = (_number(word, where, name) for word, name in zip(words[2:6], "xywh", strict=True))
-        if w <= 0 or h <= 0:
-            raise FormatError(f"{where}: the box is {w:g}×{h:g} pixels; expected a width and a height above 0")
-        confidence = _number(words[6], where, "confidence") if len(words) > 6 else 1.0
-        name = _mot_class(words[7], where) if len(words) > 7 else MOT_NAMES[-1]
+        box = mot.read_box(words, where, num_frames)
+        frame, track = box.frame + 1, box.track
+        name = box.class_name.lower().replace("-", " ")
         if track >= 0 and (frame, track) in lines:
             raise FormatError(
                 f"{where}: track {track} has a box in frame {frame} already, in line {lines[frame, track]}"
             )
         lines[frame, track] = number
-        time = time_of(frame - 1)
+        time = time_of(box.frame)
         times.add(time)
-        if confidence == 0:
+        if box.confidence == 0:
             dropped["confidence 0"] += 1
         elif name not in CLASS_OF:
             dropped[name] += 1
         else:
-            rows.append((time, x, y, x + w, y + h, CLASSES.index(CLASS_OF[name]), track))
+            rows.append((time, *box.corners, CLASSES.index(CLASS_OF[name]), track))
     names = ("t_us", "x1", "y1", "x2", "y2", "class_id", "track_id")
     columns = {name: np.array([row[index] for row in rows], np.int64 if index in (0, 5, 6) else np.float64)
                for index, name in enumerate(names)}  # fmt: skip
     return Tracks(Labels.from_unsorted(columns, labelled_us=sorted(times), classes=CLASSES), dict(dropped))
-
-
-def _mot_class(word: str, where: str) -> str:
-    """The name of a class; a column that holds no class in older files is -1."""
-    try:
-        number = float(word)
-    except ValueError:
-        return word.strip().lower().replace("-", " ")
-    if number not in MOT_NAMES:
-        raise FormatError(f"{where}: the class is {word}; expected a name, or a number of MOT: -1 or 1 to 13")
-    return MOT_NAMES[int(number)]
-
-
-def _number(word: str, where: str, name: str) -> float:
-    try:
-        value = float(word)
-    except ValueError:
-        value = math.nan
-    if not abs(value) < 1e9:
-        raise FormatError(f"{where}: {name} is {word!r:.40}; expected a number ({MOT_LINE})")
-    return value
-
-
-def _whole(word: str, where: str, name: str, low: int, high: int | None) -> int:
-    value = _number(word, where, name)
-    if value != int(value) or not low <= value <= (LAST_FRAME if high is None else high):
-        upper = "up" if high is None else f"to {high}, the number of frames in the video"
-        raise FormatError(f"{where}: {name} is {word!r:.40}; expected a whole number from {low} {upper}")
-    return int(value)
 
 
 def _read_coco(
@@ -180,7 +133,7 @@ def _read_coco(
     for index, image in enumerate(images if isinstance(images, list) else ()):
         key = next((key for key in FRAME_KEYS if isinstance(image, dict) and key in image), None)
         if key is not None and not any(name in image for name in coco.TIME_KEYS):
-            last = LAST_FRAME if num_frames is None else num_frames - 1
+            last = mot.LAST_FRAME if num_frames is None else num_frames - 1
             try:
                 image["t_us"] = time_of(whole_number(image[key], f"{key} of image {index}", 0, last))
             except FateError as error:
