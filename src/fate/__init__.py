@@ -63,6 +63,7 @@ if TYPE_CHECKING:  # "as" makes a name public for type checkers
     from fate.workflows.check_labels import check_labels as check_labels
     from fate.workflows.commands import densify as densify
     from fate.workflows.commands import evaluate as evaluate
+    from fate.workflows.commands import fine_tune as fine_tune
     from fate.workflows.commands import train as train
     from fate.workflows.compare import compare as compare
     from fate.workflows.demo import demo as demo
@@ -114,7 +115,7 @@ _MODULES = {
     "simulation.render.scene": ("Scene",),
     "workflows.bench_simulate": ("bench_simulate",),
     "workflows.check_labels": ("check_labels",),
-    "workflows.commands": ("evaluate", "train"),
+    "workflows.commands": ("evaluate", "fine_tune", "train"),
     "workflows.demo": ("demo",),
     "workflows.detect": ("detect",),
     "workflows.compare": ("compare",),

@@ -18,6 +18,7 @@ def test_named_protocols_have_the_limits_of_the_public_datasets() -> None:
         ("1mpx", (360, 640)): (30, 10),
         ("sim", (720, 1280)): (60, 20),
         ("sim", (240, 320)): (30, 10),
+        ("sim", (180, 240)): (24, 8),  # a simulated camera of another size: those of Gen1 × 240 / 304
     }
     for (name, sensor), expected in limits.items():
         protocol = named_protocol(name, sensor)

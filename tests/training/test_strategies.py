@@ -212,3 +212,11 @@ def test_labels_after_the_last_event_of_a_recording_are_not_trained_on(drives: P
         for clip in batch
     ]
     assert max(begins) <= max(recording.end_us for recording in recordings)
+
+
+def test_a_protocol_without_limits_for_the_sensor_is_refused_before_training(drives: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(drives.parent, tmp_path / "drives")
+    document = yaml.safe_load(drives.read_text()) | {"protocol": "gen1"}
+    (folder / drives.name).write_text(yaml.safe_dump(document))
+    with pytest.raises(FateError, match=r"'gen1'.* 76×60 pixels"):
+        build(small_config(folder / drives.name))

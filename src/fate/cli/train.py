@@ -123,9 +123,8 @@ def _train(requested: TrainConfig, folder: Path, allow_missing: bool) -> None:
     if not done.finished:
         print(f"{folder}: stopped at step {done.step} of {requested.steps}, saved; the same command goes on from there")
         return
-    best = folder / "best.safetensors"
-    kept = best if best.exists() else folder / "last.safetensors"  # no validation gave a score
-    print(f"{folder}: {done.step} steps; the {'best' if kept == best else 'last'} weights are {kept}")
+    kept = done.weights
+    print(f"{folder}: {done.step} steps; the {kept.stem} weights are {kept}")
     if done.before is not None and done.best is not None:
         rates = ", ".join(f"{hz:g}" for hz in requested.run.validate_hz)
         print(

@@ -166,7 +166,7 @@ _RULES: dict[str, dict[str, Any]] = {
 }
 
 #: (min_diagonal, min_side) in pixels for the sensors of each protocol, its own sensor first. At half the resolution of
-#: 1 Mpx the limits are halved, as in RVT.
+#: 1 Mpx the limits are halved, as in RVT. Other simulated sensors have the limits of Gen1 in proportion to their width.
 _SIZES: dict[str, dict[Sensor, tuple[float, float]]] = {
     "gen1": {GEN1_SENSOR: (30.0, 10.0)},
     "1mpx": {MPX_SENSOR: (60.0, 20.0), MPX_HALF_SENSOR: (30.0, 10.0)},
@@ -190,7 +190,7 @@ def named_protocol(name: str, /, sensor: tuple[int, int] | None = None, **change
     Args:
         name: "gen1", "1mpx", "sim", or "custom" (no filters by size).
         sensor: (height, width) of the boxes, which determines the size limits: those of "1mpx" at (360, 640) are half
-            of those at (720, 1280). None: the dataset's own.
+            of those at (720, 1280); "sim" takes any size. None: the dataset's own.
         changes: fields of :class:`Protocol`; the name of a changed protocol says so unless a name is given.
     """
     if name == "custom":
@@ -199,6 +199,9 @@ def named_protocol(name: str, /, sensor: tuple[int, int] | None = None, **change
         raise FateError(f"protocol {name!r} was given; names are {', '.join(NAMES)} and custom")
     sizes = _SIZES[name]
     size = next(iter(sizes)) if sensor is None else Sensor.of(sensor)
+    if name == "sim" and size not in sizes:  # a simulated camera may have any size
+        scale = size.width / GEN1_SENSOR.width
+        sizes = {size: (round(30 * scale), round(10 * scale))}
     if size not in sizes:
         known = ", ".join(map(str, sizes))
         raise FateError(

@@ -33,6 +33,7 @@ from fate.data.opening import open_dataset
 from fate.data.resident import BYTES_PER_EVENT, EventSource, ResidentEvents, complete_batches
 from fate.data.transforms import Augmentation
 from fate.errors import FateError, missing_packages
+from fate.evaluation.protocols import named_protocol
 from fate.inference.loading import find_weights, load_trained
 from fate.inference.running import check_histograms
 from fate.models.checkpoints import check_entries, read_card
@@ -130,6 +131,12 @@ class Trained:
     before: float | None = None
     best: float | None = None  #: highest validation score; ``best.safetensors`` has it
 
+    @property
+    def weights(self) -> Path:
+        """The best weights; the last ones if no validation gave a score."""
+        best = self.folder / "best.safetensors"
+        return best if best.exists() else self.folder / "last.safetensors"
+
 
 def build(config: TrainConfig) -> TrainingParts:
     """Build everything except the Lightning trainer; all faults of data and settings are raised here."""
@@ -142,6 +149,7 @@ def build(config: TrainConfig) -> TrainingParts:
         count = min(limit, len(all_of_them))
         spread = tuple(all_of_them[index * len(all_of_them) // count] for index in range(count))
         validation = replace(validation, recordings=spread)
+    named_protocol(validation.protocol, validation.sensor)  # refuses a sensor that it has no limits for
     dataset.refuse_without_classes()
     detector = _make_detector(config.model, dataset)
     strategy = STRATEGIES[config.strategy.name](config)

@@ -1,6 +1,6 @@
-"""``fate.train``, ``fate.densify`` and ``fate.evaluate``: commands as Python functions that prepare their arguments.
+"""``fate.train``, ``fate.fine_tune``, ``fate.densify`` and ``fate.evaluate``: commands as Python functions.
 
-They take what the command line takes: detectors as a name, a file or an object, datasets as a folder, a YAML file or an
+They prepare their arguments, and take what the command line takes: detectors as a name, a file or an object, datasets as a folder, a YAML file or an
 object. They turn these into objects and call the function of the package that does the work. The functions of the other
 commands (``fate.detect``, ``fate.simulate``, …) take all of this themselves.
 """
@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, Literal
 
 from fate.data.dataset import Dataset
 from fate.data.opening import as_dataset, path_of
@@ -36,6 +36,7 @@ from fate.models.nms import Score
 from fate.progress import Progress
 from fate.rates import PAPER_RATES
 from fate.training.config import TrainConfig
+from fate.training.fine_tuning import fine_tuning
 from fate.training.loop import Trained
 from fate.training.loop import train as run_training
 from fate.view.evaluation_page import write_evaluation_page
@@ -88,6 +89,42 @@ def train(
         draw_samples=draw_samples,
         draw_curves=draw_curves,
     )
+
+
+def fine_tune(
+    dataset: str | os.PathLike[str],
+    model: str | os.PathLike[str] = "fate-s-nano",
+    out: str | os.PathLike[str] | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    epochs: int | None = None,
+    batch: int | None = None,
+    freeze: Literal["none", "backbone"] = "none",
+    device: str = "auto",
+    allow_missing: bool = False,
+    progress: Progress | None = None,
+) -> Trained:
+    """Train a detector for the classes and the sensor of a dataset, from trained weights.
+
+    Args:
+        dataset: folder or YAML file with labelled recordings in the splits train and val.
+        model: a bundled name, or a ``.safetensors`` file.
+        out: folder of the run; ``runs/DATASET-MODEL`` unless given. A run that was stopped there continues.
+        overrides: settings, as ``"key.sub=value"``, in place of those that FATE chooses.
+        epochs: number of epochs, 10 unless given; an epoch is longer if the dataset has more labels.
+        batch: clips in a batch; 4 on a CPU and 32 on a GPU unless given.
+        freeze: ``"backbone"`` trains neck and head only, which is faster.
+        device: where to train: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU if there is one.
+        allow_missing: train although files or boxes of the dataset are missing.
+        progress: called with (steps done, steps in all, a short line).
+
+    Example:
+        >>> fate.fine_tune("dataset.yaml", "fate-s-nano", "runs/van").weights      # doctest: +SKIP
+    """
+    found = fine_tuning(dataset, model, overrides, epochs=epochs, batch=batch, freeze=freeze, device=device)
+    name = f"{Path(os.fspath(dataset)).stem}-{Path(os.fspath(model)).stem}"
+    folder = Path("runs") / name if out is None else Path(out)
+    return train(found.config, folder, allow_missing=allow_missing, progress=progress)
 
 
 def densify(

@@ -1,0 +1,40 @@
+"""Write the notebook of a tutorial: each block of Python code becomes a cell, the text between becomes Markdown cells.
+
+    python scripts/make_notebook.py docs/tutorials/new-classes.md
+
+A test compares the notebook in the repository with the page.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+BLOCK = re.compile(r"^```python\n(.*?)^```\n", re.M | re.S)
+
+
+def notebook(page: Path) -> str:
+    """The notebook of a page, as JSON."""
+    cells = []
+    for number, part in enumerate(BLOCK.split(page.read_text(encoding="utf-8"))):
+        text = part.strip("\n")
+        if text:
+            cells.append(_cell(text, is_code=number % 2 == 1, number=len(cells)))
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    content = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def _cell(text: str, is_code: bool, number: int) -> dict[str, Any]:
+    common = {"id": f"cell-{number}", "metadata": {}, "source": text.splitlines(keepends=True)}
+    if is_code:
+        return {"cell_type": "code", "execution_count": None, "outputs": [], **common}
+    return {"cell_type": "markdown", **common}
+
+
+if __name__ == "__main__":
+    given = Path(sys.argv[1])
+    given.with_suffix(".ipynb").write_text(notebook(given), encoding="utf-8")
