@@ -5,6 +5,7 @@ The files that the pages name (drive.raw, gen1/, fate-s.safetensors, …) are sm
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -41,13 +42,19 @@ NEEDS_MORE = {
     'device="cuda"': "needs a GPU",
 }
 #: Work that a page asks for → the same with less of it.
-SMALLER = {
+SMALLER: dict[str, str] = {
     "recordings=12, seconds=10.0": "recordings=1, seconds=0.2",
     "workers=4": "workers=0",
     '"dataset.yaml", (20, 200)': '"dataset.yaml", (20,)',
     '"gen1-dense", (40, 80, 100, 200)': '"gen1-dense", (200,)',
     '"fate-s", ("car", "pedestrian"), recording.sensor': '"fate-s-nano", ("car", "pedestrian"), recording.sensor',
     'fate.Scene(seed=7, profile="gen1", seconds=10)': 'fate.Scene(seed=7, profile="gen1", seconds=2)',
+}
+#: The tutorial with less data and fewer steps; one labelled time of each split suffices.
+SMALLER |= {
+    "recordings=24, seconds=2.5": "recordings=3, seconds=1.6",
+    "epochs=5)": 'overrides=["run.epochs=1", "run.epoch_steps=2", "data.random=1", "data.streams=1"])',
+    "hz=(20, 100), split": "hz=(20,), split",
 }
 SENSOR = (240, 304)
 CLASSES = ("car", "pedestrian")
@@ -131,6 +138,16 @@ def test_the_code_of_a_page_runs_as_it_stands(
         exec(compile(code, str(ROOT / page), "exec"), namespace)
         ran += 1
     assert ran
+
+
+def test_the_notebook_of_the_tutorial_has_the_text_and_the_code_of_its_page() -> None:
+    page = ROOT / "docs/tutorials/new-classes.md"
+    content = json.loads(page.with_suffix(".ipynb").read_text(encoding="utf-8"))
+    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in content["cells"]]
+    assert [code for kind, code in cells if kind == "code"] == [code.strip("\n") for _, code in blocks(str(page))]
+    text = "".join(page.read_text(encoding="utf-8").split())
+    assert all("".join(source.split()) in text for kind, source in cells if kind == "markdown")
+    assert {(content["nbformat"], cell["metadata"] == {}) for cell in content["cells"]} == {(4, True)}
 
 
 def test_only_what_needs_more_than_this_machine_is_left_out() -> None:

@@ -239,6 +239,48 @@ def test_pictures_and_videos_of_label_studio_are_read(tmp_path: Path, table: Pat
     assert video.track_id.tolist() == [0, 0, 0, 0, 0, 1]
 
 
+def test_an_object_of_a_label_studio_video_that_is_not_disabled_stays_to_the_end(tmp_path: Path, table: Path) -> None:
+    content = studio_video()
+    region = content[0]["annotations"][0]["result"][1]
+    region["value"]["sequence"][0]["enabled"] = True
+    labels = read_export(write(tmp_path, "v.json", content), frames=table, sensor=SENSOR).labels
+    dog = labels.select(labels.track_id == 1)
+    assert dog.t_us.tolist() == expected().labelled_us[7:].tolist()
+    assert np.ptp(dog.boxes, axis=0).max() < 1e-4
+
+
+def test_pictures_of_local_storage_are_distinguished_and_an_empty_video_is_a_problem(tmp_path: Path, table: Path) -> None:
+    content = studio_pictures()
+    for frame, task in enumerate(content):
+        task["data"] = {"image": f"/data/local-files/?d=my%20kit/frames/{frame:06d}.png"}
+    assert close(read_export(write(tmp_path, "p.json", content), frames=table).labels, expected())
+    content = studio_video()
+    content[0]["annotations"][0]["result"] = []
+    with pytest.raises(ExportError, match=r"task 9.*number of frames"):
+        read_export(write(tmp_path, "v.json", content), frames=table, sensor=SENSOR)
+
+
+def test_class_numbers_of_mot_are_those_of_the_given_classes(tmp_path: Path) -> None:
+    path = write(tmp_path, "gt.txt", "1,1,10,10,20,20,1,1,1\n2,1,10,10,20,20,1,2,1\n")
+    ours = read_export(path, fps=10, sensor=SENSOR, classes=["car", "pedestrian"])
+    assert (ours.labels.class_id.tolist(), ours.notes) == ([0, 1], ())
+    theirs = read_export(path, fps=10, sensor=SENSOR)
+    assert theirs.labels.classes is not None
+    assert "pedestrian" in theirs.labels.classes
+    assert "MOT16" in theirs.notes[0]
+
+
+def test_two_images_of_one_id_are_a_problem_and_an_unknown_size_is_none(tmp_path: Path, table: Path) -> None:
+    content = cvat_coco()
+    content["images"][1]["id"] = content["images"][0]["id"]
+    with pytest.raises(ExportError, match=r"image 1 has the id .* of another image"):
+        read_export(write(tmp_path, "c.json", content), frames=table)
+    content = cvat_coco()
+    for image in content["images"]:
+        image |= {"width": 0, "height": 0}
+    assert read_export(write(tmp_path, "d.json", content), frames=table, sensor=SENSOR).labels == expected()
+
+
 def test_a_folder_of_pascal_voc_is_read(tmp_path: Path, table: Path) -> None:
     folder = tmp_path / "voc" / "Annotations"
     folder.mkdir(parents=True)

@@ -146,6 +146,7 @@ def test_problems_of_an_export_are_listed_and_nothing_is_written(recording: Path
         ("--fps", "10", "--to", "npz"),
         ("--frames", "t.csv", "--start", "0"),
         ("--fps", "10", "--start", "+1s"),
+        ("--fps", "10", "--sensor", "100x80"),
     ],
 )
 def test_options_that_do_not_go_together_are_bad_usage(tmp_path: Path, words: tuple[str, ...]) -> None:

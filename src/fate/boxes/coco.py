@@ -132,6 +132,8 @@ def decode_frames(document: Any) -> ToolExport:
             identity, file = _identity(image, "id", where), image.get("file_name")
             if not isinstance(file, str) or not file:
                 raise FormatError(f"{where} has file_name {file!r:.80}; expected the name of a picture; add it")
+            if identity in known:
+                raise FormatError(f"{where} has the id {identity!r} of another image; give each image an id of its own")
             known[identity] = file
             export.add_frame(file, where)
             if image.get("width") is not None:
@@ -153,7 +155,7 @@ def decode_frames(document: Any) -> ToolExport:
                 raise FormatError(f"{where} names {kind} {missing!r}, which is not listed; add that {kind}")
             attributes = annotation.get("attributes")
             extra = attributes if isinstance(attributes, dict) else {}
-            if extra.get("rotation"):
+            if _is_rotated(extra.get("rotation")):
                 raise FormatError(
                     f"{where} is rotated by {extra['rotation']!r:.20}°; expected an upright box; draw one"
                 )
@@ -321,3 +323,8 @@ def _whole(value: object, where: str, limit: int) -> int:
     if isinstance(number, int) and not isinstance(number, bool) and -limit <= number < limit:
         return number
     raise FormatError(f"{where} is {value!r:.80}; expected a whole number; fix it")
+
+
+def _is_rotated(angle: object) -> bool:
+    """Whether an angle in degrees is anything but a full turn."""
+    return bool(angle % 360 if isinstance(angle, int | float) else angle)

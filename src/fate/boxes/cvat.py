@@ -140,7 +140,7 @@ def _add_tracks(tracks: list[Element], task: Element | None, export: ToolExport)
     if task is not None:
         for size in task.all("original_size"):
             sides = [int(size.one(side).number()) for side in ("height", "width")]
-            export.sensor = (sides[0], sides[1])
+            export.add_size((sides[0], sides[1]), f"line {size.line}")
         export.frames = dict.fromkeys(_frames_of(task), f"line {task.line}")
     parsed: list[tuple[Element, str, list[Key]]] = []
     damaged: set[int] = set()  # lines of tracks that lack a key, between whose keys nothing is interpolated

@@ -16,6 +16,7 @@ Label Studio   ``*.json`` (pictures and videos)                 :mod:`fate.boxes
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +95,7 @@ def read_export(
     times = ConstantRate(fps, start_us) if fps is not None else read_frame_times(frames or "")
     source = Path(path)
     with naming_errors(source, EXPECTED, FormatError):
-        export = _decode(source, sensor)
+        export = _decode(source, sensor, classes)
         size = sensor or export.sensor
         if size is None:
             raise FormatError(
@@ -132,7 +133,7 @@ def read_export(
     return ImportedLabels(labels, export.tool, tuple(notes))
 
 
-def _decode(path: Path, sensor: tuple[int, int] | None) -> ToolExport:
+def _decode(path: Path, sensor: tuple[int, int] | None, classes: Sequence[str] | None) -> ToolExport:
     if path.is_dir():
         files = sorted(path.glob("*.xml")) or sorted((path / "Annotations").glob("*.xml"))
         if not files:
@@ -147,7 +148,7 @@ def _decode(path: Path, sensor: tuple[int, int] | None) -> ToolExport:
     data = read_bytes(path, EXPECTED, MAX_BYTES)
     kind = recognise(data)
     if kind == "voc":
-        if b"<annotation>" in data[:4096]:
+        if re.search(rb"<annotation[\s>]", data[:4096]):
             raise FormatError("is one Pascal VOC annotation; expected the folder with all of them; give the folder")
         return cvat.decode(data)
     if kind == "coco":
@@ -165,8 +166,9 @@ def _decode(path: Path, sensor: tuple[int, int] | None) -> ToolExport:
         raise FormatError(f"is no text; expected {EXPECTED}; {packed}")
     if path.suffix.lower() == ".txt":
         names = path.with_name("labels.txt")
-        known = [line.strip() for line in read_text(names).splitlines() if line.strip()] if names.is_file() else None
-        return mot.decode(data, known)
+        if names.is_file():
+            classes = [line.strip() for line in read_text(names).splitlines() if line.strip()]
+        return mot.decode(data, classes)
     raise FormatError(f"starts with {data[:8]!r}; expected {EXPECTED}")
 
 

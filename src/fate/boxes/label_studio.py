@@ -7,13 +7,16 @@ object is not visible until the next one. Predictions in the file are left out: 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from fate.boxes.tool_export import MOST_FRAMES, Corners, Frame, Key, ToolBox, ToolExport, interpolate_track
 from fate.errors import FormatError
 from fate.json_files import finite_number, list_of, object_of, whole_number
 from fate.text import plural
 
+VIDEOS = (".mp4", ".webm", ".mov", ".avi", ".mkv")
 EXPECTED = "the JSON export of Label Studio, a list of tasks with annotations"
 
 
@@ -67,7 +70,12 @@ def _add_picture(task: dict[str, Any], results: list[dict[str, Any]], where: str
     names = [value for value in (task.get("file_upload"), data.get("image"), *data.values()) if isinstance(value, str)]
     if not names:
         raise FormatError(f'{where}: its data name no picture; expected "image"; export the tasks again')
-    frame: Frame = names[0].partition("?")[0]
+    frame: Frame = _file_name(names[0])
+    if not results and (data.get("video") or Path(str(frame)).suffix.lower() in VIDEOS):
+        raise FormatError(
+            f"{where}: is a video without boxes, whose number of frames is not in the file; label an object in it, or"
+            " leave it out"
+        )
     export.add_frame(frame, where)
     for number, result in enumerate(results):
         location = f"{where} result {number}"
@@ -109,20 +117,31 @@ def _add_video(results: list[dict[str, Any]], where: str, sensor: tuple[int, int
                 if frame in keys:
                     raise FormatError(f"{location}: has two keyframes at frame {frame + 1}; remove one")
                 keys[frame] = (Key(location, frame, _corners(entry, location, sensor), False), hidden)
-            tracks.append((_with_ends(keys), _label(value, "labels", location)))
+            tracks.append((_with_ends(keys, count), _label(value, "labels", location)))
     frames = sorted(frame for frame in export.frames if isinstance(frame, int))
     for number, (ordered, label) in enumerate(tracks):
         export.boxes += interpolate_track(ordered, frames, label, number)
 
 
-def _with_ends(keys: dict[int, tuple[Key, bool]]) -> list[Key]:
-    """All keyframes, and a hidden key after each one that disables the object: its own box is still visible."""
+def _with_ends(keys: dict[int, tuple[Key, bool]], count: int) -> list[Key]:
+    """All keyframes, and a hidden key after each one that disables the object: its own box is still visible.
+
+    If the last keyframe does not disable the object, it stays where it is up to the last of the ``count`` frames.
+    """
     made = []
     for frame, (key, ends) in keys.items():
         made.append(key)
         if ends and frame + 1 not in keys:
             made.append(Key(key.where, frame + 1, key.corners, True))
+        elif not ends and frame == max(keys) and frame < count - 1:
+            made.append(Key(key.where, count - 1, key.corners, False))
     return made
+
+
+def _file_name(address: str) -> str:
+    """The file of a picture: in local storage, its address names it as ``?d=FOLDER/FILE``."""
+    parts = urlsplit(address)
+    return unquote(parse_qs(parts.query).get("d", [parts.path])[0])
 
 
 def _label(value: dict[str, Any], key: str, where: str) -> str:

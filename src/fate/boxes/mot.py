@@ -63,21 +63,27 @@ def read_box(words: Sequence[str], where: str, num_frames: int | None, names: Se
 
 
 def decode(data: bytes, names: Sequence[str] | None) -> ToolExport:
-    """Return the boxes of MOT text; ``names`` are those of ``labels.txt``, None without that file.
+    """Return the boxes of MOT text; ``names`` are those of the classes 1, 2, …, None for those of MOT16.
 
     The text does not list frames without boxes, so nothing is known about them.
     """
     export = ToolExport("MOT text", None if names is None else tuple(names))
     ignored = 0
+    numbered = False
     for number, words in read_lines(data):
         where = f"line {number}"
         with export.collecting():
             box = read_box(words, where, None, names)
+            numbered |= words[7:8] != [] and words[7].strip() != box.class_name
             export.frames.setdefault(box.frame, where)
             if box.confidence == 0:
                 ignored += 1
             else:
                 export.boxes.append(ToolBox(where, box.frame, box.class_name, box.corners, box.track))
+    if numbered and names is None:
+        export.notes.append(
+            "numbers of classes read as those of MOT16, such as 1 for pedestrian; classes= changes this"
+        )
     if ignored:
         export.notes.append(f"{plural(ignored, 'box', 'boxes')} with confidence 0 left out, as MOT means it")
     return export
@@ -95,7 +101,7 @@ def _class_name(words: Sequence[str], where: str, names: Sequence[str] | None) -
         expected = (
             "a number of MOT: -1 or 1 to 13"
             if names is None
-            else f"a number from 1 to {len(known)}, a line of labels.txt"
+            else f"a number from 1 to {len(known)} ({', '.join(names)[:60]})"
         )
         raise FormatError(f"{where}: the class is {word[:40]}; expected a name, or {expected}")
     return known[int(number)]

@@ -57,8 +57,8 @@ class ToolExport:
             self.problems.append(f"{where}: the frame {frame!r} is listed at {other} already; remove one of them")
 
     def add_size(self, sensor: tuple[int, int] | None, where: str) -> None:
-        """Set the size (height, width) of the images; images of another size are a problem."""
-        if sensor is None:
+        """Set the size (height, width) of the images; 0 is an unknown one, and images of another size are a problem."""
+        if sensor is None or 0 in sensor:
             return
         if self.sensor is None:
             self.sensor = sensor

@@ -55,7 +55,7 @@ def add_to_export(data: bytes, file: str, export: ToolExport) -> None:
     """Add the boxes of an annotation file of this name to an export; its frame is the image that the file names."""
     root = _read_root(data)
     named = root.all("filename")
-    frame = named[0].text.strip() if named else file
+    frame = (named[0].text.strip() if named else "") or file
     export.add_frame(frame, file)
     export.add_size(_sensor(root), file)
     for thing in root.all("object"):

@@ -67,6 +67,8 @@ def _import_labels(
 ) -> None:  # fmt: skip
     """Write the labels of a labelling program as a label file."""
     args.check_inputs(given["frames"], recording)
+    if recording is None and start is None and given["fps"] is not None:
+        raise BadParameter("--fps needs the time of frame 0; give --recording FILE (its first event), or --start TIME")
     if recording is None and start is not None and start.from_start:
         raise BadParameter(f"--start +{start.us}us counts from the first event; give --recording FILE")
     if not Path(target).is_dir():  # an existing folder of YOLO text may be replaced; the writer checks it

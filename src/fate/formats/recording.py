@@ -51,6 +51,7 @@ class Recording(AbstractContextManager["Recording"]):
     def __init__(self, source: Source, options: Options, reopen: Callable[..., Recording]) -> None:
         self._source, self._options, self._reopen = source, options, reopen
         self.path, self.format, self.num_bytes, self.notes = source.path, source.format, source.size, source.notes
+        self._location = source.path.absolute()  # a later change of the working directory does not matter
         self._closed = False
         self._index: Index | None = None
         self._sensor = options.sensor or source.sensor
@@ -318,7 +319,7 @@ class Recording(AbstractContextManager["Recording"]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Other processes open the file again."""
-        return self._reopen, (self.path.absolute(), self._options)
+        return self._reopen, (self._location, self._options)
 
 
 def describe_tail(tail: Tail, format: str) -> str:

@@ -182,14 +182,21 @@ class StreamFrame(DetectionFrame):
         picture = draw_events(shown, palette, factor=factor)
         return draw_frame(picture, self, factor, classes=self.classes, colour_by=colour_by)
 
-    def plot(self, axes: Any = None, events: Events | None = None, *, acc_us: int = ACC_US, **look: Any) -> Any:
+    def plot(
+        self,
+        axes: Any = None,
+        events: Events | None = None,
+        *,
+        acc_us: int = ACC_US,
+        palette: str | Palette = "dark",
+        colour_by: ColourBy = "class",
+    ) -> Any:
         """Draw the frame with matplotlib, in pixels of the sensor, and return the ``Axes``.
 
         Args:
             axes: where to draw; a new figure unless given. A notebook shows it; a program calls
                 ``matplotlib.pyplot.show()`` or ``axes.figure.savefig("frame.png")``.
-            events, acc_us: same as for :meth:`draw`.
-            look: ``palette`` and ``colour_by``, same as for :meth:`draw`.
+            events, acc_us, palette, colour_by: same as for :meth:`draw`.
         """
         if axes is None:
             from matplotlib import pyplot  # noqa: PLC0415  (slow; only plots need it)
@@ -197,7 +204,7 @@ class StreamFrame(DetectionFrame):
             axes = pyplot.subplots(layout="constrained")[1]
         shown = self.events(acc_us) if events is None else events
         height, width = shown.sensor
-        picture = self.draw(shown, factor=enlargement(shown.sensor), **look)
+        picture = self.draw(shown, palette=palette, factor=enlargement(shown.sensor), colour_by=colour_by)
         axes.imshow(picture, extent=(0, width, height, 0), interpolation="nearest")
         axes.set(xlabel="x in pixels", ylabel="y in pixels", title=f"{self.t_us / 1e6:.3f} s")
         return axes

@@ -92,7 +92,7 @@ def fine_tuning(
             "validate_hz": [20], "validate_recordings": 8 if where == "cpu" else 32, "device": device,
         },
     }  # fmt: skip
-    dense = next((text.partition("=")[2] for text in reversed(overrides) if text.startswith("strategy.labels=")), None)
+    dense = make_config(tree, overrides, f"{fspath(dataset)} with {fspath(model)}").strategy.labels
     if dense is not None:  # labels at every window of their rates; the first rate is the canonical one
         rates = PAPER_RATES if dense == EXACT else sorted({PAPER_RATES[0], *open_dense_labels(dense).rates})
         tree["strategy"] |= {"name": "fat", "rates": list(rates)}

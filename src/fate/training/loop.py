@@ -288,7 +288,7 @@ def train(
         engine = _engine(requested, parts.device, run.folder, [guard, validation, checkpoints, metrics])
         step = run.saved_step() if going_on else 0
         if step >= requested.steps:
-            return Trained(run.folder, step, True)
+            return Trained(run.folder, step, True, *run.scores())
         if first:
             run.cut_metrics(step)  # also where a run was killed before its first checkpoint
             run.log(f"goes on from step {step}" if going_on else "begins")

@@ -145,6 +145,14 @@ class RunDirectory:
                 print(f"metrics.jsonl: cannot be written ({error.strerror}); training continues", file=sys.stderr)
             self.metrics_failed = True
 
+    def scores(self) -> tuple[float | None, float | None]:
+        """The validation score before the first step and the highest one, from metrics.jsonl; None without any."""
+        path = self.folder / "metrics.jsonl"
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        scored = [(line["step"], line["score"]) for line in lines if line.get("score") is not None]
+        before = next((score for step, score in scored if step == 0), None)
+        return before, max((score for step, score in scored if step > 0), default=None)
+
     def cut_metrics(self, step: int) -> None:
         """Remove the lines after the step that training continues from, because it writes them again."""
         path = self.folder / "metrics.jsonl"

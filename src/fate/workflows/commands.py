@@ -1,6 +1,6 @@
 """``fate.train``, ``fate.fine_tune``, ``fate.densify`` and ``fate.evaluate``: commands as Python functions.
 
-They prepare their arguments, and take what the command line takes: detectors as a name, a file or an object, datasets as a folder, a YAML file or an
+They take what the command line takes: detectors as a name, a file or an object, datasets as a folder, a YAML file or an
 object. They turn these into objects and call the function of the package that does the work. The functions of the other
 commands (``fate.detect``, ``fate.simulate``, …) take all of this themselves.
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -51,10 +52,10 @@ _README = """Pictures of {name} for labelling: {count} frames, {hz:g} per second
    Unpack the zip file.
    Label Studio: "JSON"
 4. Convert the export into labels of the recording:
-   fate convert annotations.xml {stem}_bbox.npz --recording {name} --frames {table}
+   fate convert annotations.xml {labels_file} --recording {recording} --frames {times}
 
-Frames without boxes count as frames without objects. If you did not look at all frames, add --skip-empty: frames
-without boxes then count as not labelled.
+Frames without boxes count as frames without objects, except in MOT, which does not list them. If you did not look at
+all frames, add --skip-empty: frames without boxes then count as not labelled.
 """
 _GUESS = """   Then import {guess} into the task ("Upload annotations", "CVAT 1.1"). These boxes are detections of
    {detector}, a first guess: correct, add and delete boxes. fate convert refuses this file itself.
@@ -145,7 +146,9 @@ def label_kit(
         name = Path(str(opened.path)).name
         named = classes or (("car", "pedestrian") if detector is None else detector.classes)
         text = _README.format(
-            name=name, stem=Path(name).stem.removesuffix("_td"), count=count, hz=hz,
+            name=name, labels_file=shlex.quote(f"{Path(name).stem.removesuffix('_td')}_bbox.npz"),
+            recording=shlex.quote(str(Path(str(opened.path)).absolute())),
+            times=shlex.quote(str((folder / TABLE).absolute())), count=count, hz=hz,
             width=opened.sensor[1], height=opened.sensor[0],
             table=TABLE, pictures=PICTURES, guess=guess,
             labels=json.dumps([{"name": each, "attributes": []} for each in named]),
