@@ -249,7 +249,7 @@ def test_an_object_of_a_label_studio_video_that_is_not_disabled_stays_to_the_end
     assert np.ptp(dog.boxes, axis=0).max() < 1e-4
 
 
-def test_pictures_of_local_storage_are_distinguished_and_an_empty_video_is_a_problem(tmp_path: Path, table: Path) -> None:
+def test_local_storage_names_its_pictures_and_an_empty_video_is_a_problem(tmp_path: Path, table: Path) -> None:
     content = studio_pictures()
     for frame, task in enumerate(content):
         task["data"] = {"image": f"/data/local-files/?d=my%20kit/frames/{frame:06d}.png"}
