@@ -203,6 +203,18 @@ def test_a_video_export_of_cvat_is_read_with_or_without_the_frames_between_keyfr
     assert read_export(path, frames=table, sensor=SENSOR).labels == expected()
 
 
+def test_the_export_of_a_job_has_its_size_beside_the_job(tmp_path: Path, table: Path) -> None:
+    size = "<original_size><width>304</width><height>240</height></original_size>"
+    text = (
+        cvat_video(every_frame=True).replace(size, "").replace("task>", "job>").replace("</dumped>", f"</dumped>{size}")
+    )
+    assert text.count("<job>") == 1
+    path = write(tmp_path, "annotations.xml", text)
+    assert read_export(path, frames=table).labels == expected()
+    with pytest.raises(ExportError, match="304×240"):
+        read_export(path, frames=table, sensor=(480, 640))
+
+
 def test_boxes_are_interpolated_at_the_frames_of_the_task_alone(tmp_path: Path) -> None:
     text = cvat_video(every_frame=False).replace("<frame_filter></frame_filter>", "<frame_filter>step=2</frame_filter>")
     text = text.replace("<start_frame>0<", "<start_frame>1<")

@@ -70,6 +70,9 @@ def decode(data: bytes) -> ToolExport:
                 _add_image(image, export)
     else:
         with export.collecting():
+            for size in (each for outer in (*root.all("meta"), *tasks) for each in outer.all("original_size")):
+                sides = [int(size.one(side).number()) for side in ("height", "width")]
+                export.add_size((sides[0], sides[1]), f"line {size.line}")
             _add_tracks(tracks, tasks[0] if tasks else None, export)
     automatic = sum(
         box.attributes.get("source", tracked.attributes.get("source")) == "auto"
@@ -138,9 +141,6 @@ def _add_image(image: Element, export: ToolExport) -> None:
 
 def _add_tracks(tracks: list[Element], task: Element | None, export: ToolExport) -> None:
     if task is not None:
-        for size in task.all("original_size"):
-            sides = [int(size.one(side).number()) for side in ("height", "width")]
-            export.add_size((sides[0], sides[1]), f"line {size.line}")
         export.frames = dict.fromkeys(_frames_of(task), f"line {task.line}")
     parsed: list[tuple[Element, str, list[Key]]] = []
     damaged: set[int] = set()  # lines of tracks that lack a key, between whose keys nothing is interpolated
