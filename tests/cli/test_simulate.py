@@ -14,6 +14,7 @@ from fate.simulation.writing.request import DEVICES, PROFILES
 from tests.cli.running import fate
 
 
+@pytest.mark.slow
 def test_a_dataset_is_made_and_summed_up_and_nothing_is_left_to_do_the_second_time(tmp_path: Path) -> None:
     arguments = ["simulate", str(tmp_path / "set"), "--recordings", "2", "--seconds", "0.06", "--threads", "1"]
     done = fate(*arguments)
@@ -129,7 +130,7 @@ def test_a_command_takes_its_choices_from_the_library(monkeypatch: pytest.Monkey
     [
         (["--labels", "a.txt"], "it goes with --video", 2),
         (["--video", "a.mp4", "--device", "cuda"], "converted on the CPU", 2),
-        (["--video", "a.mp4", "--camera", "gen9"], "gen1, 1mpx, ideal", 2),
+        (["--video", "a.mp4", "--camera", "gen9"], "gen1, 1mpx, park, ideal", 2),
         (["--video", "a.mp4", "--split", "all"], "train, val, test", 2),
         (["--video", "missing.mp4"], "missing.mp4", 1),
     ],

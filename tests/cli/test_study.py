@@ -120,7 +120,8 @@ def test_the_configurations_are_the_published_recipes() -> None:
     for folder, steps in (("gen1", 21), ("1mpx", 10)):
         for name in ("fate-s-20hz", "fate-s", "fate-e-20hz", "fate-e"):
             config = read_config(f"{folder}/{name}")
-            assert (config.data.steps, config.batch_size, config.optimiser.weight_decay) == (steps, 32, 1e-4)
+            clips = config.batch_size * config.run.accumulate  # of one step
+            assert (config.data.steps, clips, config.optimiser.weight_decay) == (steps, 32, 1e-4)
     batches = {"gen1": {"rvt-b": 8, "get-b": 8, "s5-vit-b": 8}, "1mpx": {"rvt-b": 24, "get-b": 24, "s5-vit-b": 12}}
     for folder, sizes in batches.items():
         for name, size in sizes.items():

@@ -155,6 +155,7 @@ def test_the_parts_of_get_agree_on_maps_of_odd_size() -> None:
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_file_says_what_it_is_and_nothing_of_where_it_was_made(detr: tuple[Detector, Exported]) -> None:
     detector, done = detr
     model = onnx.load(done.path)
@@ -173,6 +174,7 @@ def test_the_file_says_what_it_is_and_nothing_of_where_it_was_made(detr: tuple[D
     assert {path.suffix for path in done.path.parent.iterdir()} <= {".onnx", ".npz", ".safetensors"}  # no draft is left
 
 
+@pytest.mark.slow
 def test_the_state_is_what_makes_windows_follow_each_other(detr: tuple[Detector, Exported]) -> None:
     """Each stream remembers itself alone; zeros are a fresh stream."""
     detector, done = detr

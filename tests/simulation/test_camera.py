@@ -472,7 +472,7 @@ def test_presets_are_known_by_name_and_can_be_changed() -> None:
     changed = camera_preset("gen1", refractory_us=np.int64(900), sensor=[10, 20], cutoff_hz=None)
     assert (changed.refractory_us, changed.sensor, changed.threshold_on) == (900, Sensor(10, 20), 0.30)
     for name in ("gen2", None, ["gen1"]):
-        with pytest.raises(FateError, match="gen1, 1mpx, ideal"):
+        with pytest.raises(FateError, match="gen1, 1mpx, park, ideal"):
             camera_preset(name)  # type: ignore[arg-type]
 
 
