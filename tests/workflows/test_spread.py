@@ -21,7 +21,9 @@ from tests.workflows.parts import write_slurm
 ROOT = Path(__file__).resolve().parents[2]
 #: Two parts that wait, as a command would run them.
 COMMAND = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start tests with Ctrl-C ignored
 from functools import partial
 from pathlib import Path
 from fate.workflows.spread import open_spread, run_jobs
