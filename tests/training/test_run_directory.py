@@ -10,7 +10,7 @@ import torch
 
 from fate.errors import FateError
 from fate.training.loop import build, train
-from fate.training.run_directory import RunDirectory
+from fate.training.run_directory import RunDirectory, read_metrics
 from tests.training.conftest import small_config
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
@@ -92,3 +92,10 @@ def test_a_run_with_a_damaged_checkpoint_names_the_weights_that_are_left_and_beg
     (folder / "last.ckpt").unlink()
     assert train(config, folder).step == 2
     build(small_config(drives, f"model.weights={folder / 'last.safetensors'}"))  # the other way can be gone too
+
+
+def test_half_a_line_of_metrics_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert read_metrics(path) == []
+    path.write_text('{"step": 0, "score": 0.1}\n[1]\n{"step": 2, "sco')
+    assert read_metrics(path) == [{"step": 0, "score": 0.1}]

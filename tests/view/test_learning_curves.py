@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fate.view.learning_curves import draw_curves, read_metrics
+from fate.training.run_directory import read_metrics
+from fate.view.learning_curves import draw_curves
 
 
 def step(number: int) -> str:

@@ -80,10 +80,7 @@ def _add_picture(task: dict[str, Any], results: list[dict[str, Any]], where: str
     for number, result in enumerate(results):
         location = f"{where} result {number}"
         with export.collecting():
-            if result.get("type") != "rectanglelabels":
-                raise FormatError(
-                    f"{location}: has the type {result.get('type')!r:.40}; FATE reads rectanglelabels; delete it"
-                )
+            _check_type(result, "rectanglelabels", location)
             size = tuple(
                 whole_number(result.get(f"original_{side}"), f"{location}: original_{side}", 1, 65_536)
                 for side in ("height", "width")
@@ -103,10 +100,7 @@ def _add_video(results: list[dict[str, Any]], where: str, sensor: tuple[int, int
     for number, result in enumerate(results):
         location = f"{where} result {number}"
         with export.collecting():
-            if result.get("type") != "videorectangle":
-                raise FormatError(
-                    f"{location}: has the type {result.get('type')!r:.40}; FATE reads videorectangle; delete it"
-                )
+            _check_type(result, "videorectangle", location)
             value = object_of(result.get("value"), f"{location}: value")
             count = whole_number(value.get("framesCount"), f"{location}: framesCount", 1, MOST_FRAMES)
             export.frames |= dict.fromkeys(range(len(export.frames), count), where)
@@ -136,6 +130,11 @@ def _with_ends(keys: dict[int, tuple[Key, bool]], count: int) -> list[Key]:
         elif not ends and frame == max(keys) and frame < count - 1:
             made.append(Key(key.where, count - 1, key.corners, False))
     return made
+
+
+def _check_type(result: dict[str, Any], expected: str, where: str) -> None:
+    if result.get("type") != expected:
+        raise FormatError(f"{where}: has the type {result.get('type')!r:.40}; FATE reads {expected}; delete it")
 
 
 def _file_name(address: str) -> str:

@@ -147,8 +147,7 @@ class RunDirectory:
 
     def scores(self) -> tuple[float | None, float | None]:
         """The validation score before the first step and the highest one, from metrics.jsonl; None without any."""
-        path = self.folder / "metrics.jsonl"
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        lines = read_metrics(self.folder / "metrics.jsonl")
         scored = [(line["step"], line["score"]) for line in lines if line.get("score") is not None]
         before = next((score for step, score in scored if step == 0), None)
         return before, max((score for step, score in scored if step > 0), default=None)
@@ -187,6 +186,21 @@ class RunDirectory:
         raise FateError(
             f"{self.folder}: holds a run with other settings: {'; '.join(differing[:5])}{more}; choose another out=DIR"
         )
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of ``metrics.jsonl``; a last line that is being written, or was cut by a crash, is left out."""
+    if not path.exists():
+        return []
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(line, dict) and "step" in line:
+            lines.append(line)
+    return lines
 
 
 def data_facts(recordings: Sequence[Any], dense: str | None = None) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from fate.training.run_directory import read_metrics
 from fate.view.page import PLOT_COLOURS, draw_plot, new_figure, picture_address, write_figure, write_page
 
 Line = Mapping[str, Any]
@@ -55,21 +55,6 @@ def draw_curves(run: Path) -> None:
         header=("step", "Hz", "AP50:95", "AP50", "AP75", "best"), rows=_validation_rows(validations),
         samples=[(picture_address(np.asarray(Image.open(each).convert("RGB"))), each.stem) for each in newest],
     )  # fmt: skip
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of ``metrics.jsonl``; a last line that is being written, or was cut by a crash, is left out."""
-    if not path.exists():
-        return []
-    lines = []
-    for text in path.read_text(encoding="utf-8").splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict) and "step" in line:
-            lines.append(line)
-    return lines
 
 
 def _validation_rows(validations: Sequence[Line]) -> list[list[str]]:
