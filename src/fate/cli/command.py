@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand
-from typer.models import ParameterInfo
+from typer.models import OptionInfo, ParameterInfo
 
 from fate.cli.terminal import VERBOSITY, with_options
 
@@ -108,7 +108,7 @@ def add_command(
             info.help = options[keys[parameter.name]]
             info.metavar = next((word for word in words if not word.startswith("-")), None)
             written = tuple(word for word in words if word.startswith("-"))
-            if kind is bool:  # otherwise typer adds --no-NAME
+            if isinstance(info, OptionInfo):  # typer would add --no-NAME; older versions would use the metavar
                 written = written or (f"--{parameter.name.replace('_', '-')}",)
             info.param_decls = written or info.param_decls
         parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hint))
