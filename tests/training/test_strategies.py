@@ -125,6 +125,18 @@ def test_fat_learns_from_dense_labels_at_every_window_and_from_its_teacher(drive
     assert "consistency_class" in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 
+def test_with_a_consistency_weight_of_0_the_windows_of_the_teacher_are_neither_read_nor_detected(
+    drives: Path, tmp_path: Path
+) -> None:
+    folder = dense(tmp_path / "dense", drives, [20, 40])
+    for weight, terms in ((1.0, True), (0.0, False)):
+        parts = build(fat(drives, folder, consistency_weight=weight))
+        batches = map(parts.reader().batch, islice(parts.plan.batches(), 20))
+        assert any(batch.teacher is not None for batch in batches) is terms
+        assert train(parts.config, tmp_path / f"run-{weight}").finished
+        assert ("consistency_class" in (tmp_path / f"run-{weight}" / "metrics.jsonl").read_text()) is terms
+
+
 def test_dense_labels_that_do_not_fit_are_refused_before_training_begins(drives: Path, tmp_path: Path) -> None:
     with pytest.raises(FateError, match=r"no manifest.json; expected a folder that fate densify has written"):
         build(fat(drives, tmp_path / "nowhere"))

@@ -120,7 +120,9 @@ class StrategyConfig(_Frozen):
     decay: float = Field(0.9999, ge=0, lt=1, description="γ, the decay of the mean teacher; as in the paper")
     decay_warmup: Count = Field(0, description="steps over which γ rises from 0; the paper has no warm-up")
     consistency_weight: float = Field(
-        1.0, ge=0, description="weight of the consistency loss (KL + L1) relative to the detection loss"
+        1.0,
+        ge=0,
+        description="weight of the consistency loss (KL + L1) relative to the detection loss; 0 trains without it",
     )
     consistency_score: float = Field(
         0.3, ge=0, le=1, description="the student learns from predictions of the teacher with at least this score"

@@ -50,7 +50,7 @@ class Strategy:
     @property
     def teaches(self) -> bool:
         """Whether the consistency loss is used; at a single rate teacher and student see the same windows."""
-        return self.has_teacher and len(self.settings.rates) > 1
+        return self.has_teacher and len(self.settings.rates) > 1 and self.settings.consistency_weight > 0
 
     def check(self, dataset: Dataset) -> None:
         """Refuse a dataset that the strategy cannot use, before training begins."""

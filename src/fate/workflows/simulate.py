@@ -105,7 +105,11 @@ def simulate(
     if not 1 <= number <= count:
         raise FateError(f"shard {number}/{count} was given; expected 1/{count} to {count}/{count}")
     own = home if count == 1 else home / f".shard-{number}of{count}"
-    done_before = len(finished) if count == 1 else len(_existing_manifest(own, request).recordings)
+    done_before = (
+        len(finished | _finished_in_shards(home, request))
+        if count == 1
+        else len(_existing_manifest(own, request).recordings)
+    )
     requests.check_room(home, request, -(-request.recordings // count) - done_before)
     jobs = request.jobs()
     if devices is not None:
