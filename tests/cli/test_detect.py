@@ -43,7 +43,7 @@ def test_every_output_tells_the_same(place: Path) -> None:
     outputs = {"--save": "a.mp4", "--report": "a.html", "--json": "a.json", "--csv": "a.csv", "--coco": "coco.json"}
     outputs["--jsonl"] = "a.jsonl"
     words = ["detect", str(place / "drive.npz"), "--model", str(place / "nano.safetensors"), "--hz", "40"]
-    words += ["--threshold", "0.0001", "--track", "--end", "0.5s", "--slow", "2"]
+    words += ["--threshold", "0.0001", "--keep-stale", "--track", "--end", "0.5s", "--slow", "2"]
     words += [word for option, name in outputs.items() for word in (option, str(place / name))]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0

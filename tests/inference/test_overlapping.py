@@ -34,7 +34,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_window_is_looked_at_whole_and_memory_goes_on_by_the_hop(file: Path, name: str) -> None:
     model, events = small_detector(name), drive(60_000)
     threshold = 0.05 if name.endswith("nano") else 0.01
-    frames = list(StreamingDetector(model).stream(file, 200, window_us=SPAN, threshold=threshold))
+    frames = list(StreamingDetector(model).stream(file, 200, window_us=SPAN, threshold=threshold, stale_us=None))
     assert len(frames) == 12
     first, state = int(events.t_us[0]), None
     for number, frame in enumerate(frames):

@@ -63,7 +63,9 @@ def test_a_stream_sees_what_an_evaluation_sees(folder: Path, name: str, hz: floa
     options = {"confidence": threshold, "window_us": window_us, "max_overlap": 0.45, "steps": 1}
     run = predict(model, dataset.recordings, hz, score="product", **options)
     expected = next(iter(run.predictions.values()))
-    stream = StreamingDetector(model).stream(folder / "drive.npz", hz, threshold=threshold, window_us=window_us)
+    stream = StreamingDetector(model).stream(
+        folder / "drive.npz", hz, threshold=threshold, window_us=window_us, stale_us=None
+    )
     frames = list(stream)
     assert [frame.t_us for frame in frames] == expected.labelled_us.tolist()
     assert sum(len(frame) for frame in frames) > len(frames) / 2
@@ -197,8 +199,8 @@ def test_a_twice_as_large_sensor_gives_the_same_boxes_twice_as_large(detector: S
     repeated = [np.repeat(column, 3) for column in (events.t_us, 2 * events.x + 1, 2 * events.y, events.p)]
     large = Events(*repeated, (128, 128))  # a merged pixel fires after three events
     with pytest.warns(FateWarning, match="128×128, each 2×2 pixels as one"):
-        big = detector.open_stream((128, 128), 100, threshold=0.05)
-    plain = detector.open_stream(SENSOR, 100, threshold=0.05)
+        big = detector.open_stream((128, 128), 100, threshold=0.05, stale_us=None)
+    plain = detector.open_stream(SENSOR, 100, threshold=0.05, stale_us=None)
     for a, b in zip(plain.feed(events), big.feed(large), strict=True):
         assert np.allclose(2 * a.boxes, b.boxes)
         assert np.array_equal(a.scores, b.scores)

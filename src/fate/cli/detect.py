@@ -35,6 +35,7 @@ def detect(
     track: bool = False,
     threshold: float | None = Option(None, min=0, max=1),
     max_overlap: args.Share = 0.45,
+    keep_stale: bool = False,
     acc: Any = Option("50ms", parser=args.parse_duration),
     fps: float = Option(25.0, min=1, max=240),
     slow: float = Option(1.0, min=0.01, max=10_000),
@@ -86,6 +87,8 @@ def detect(
     find_weights(model)
     load = cache(partial(_load, model, device))
     asked = {"hz": hz, "window_us": window, "threshold": threshold, "track": track, "max_overlap": max_overlap}
+    if keep_stale:
+        asked["stale_us"] = None
     if live or realtime:
         _live(files[0], live, load, boxes, asked, reading, (start, end))
     else:

@@ -24,6 +24,8 @@ MAX_BACK_US, MAX_GAP_US = 1_000_000, 10_000_000
 MAX_WINDOW_US = 1_000_000
 #: Share of the threshold down to which detections continue a track; they start none and are not returned.
 WEAK = 0.5
+#: How long a box stays without events in its area, µs; as long as a track of an object that is not seen.
+STALE_US = 500_000
 #: Events of this time before the end of a window are drawn, µs; as in videos.
 ACC_US = 50_000
 
@@ -46,6 +48,7 @@ class StreamKeywords(TypedDict, total=False):
     score: Score
     max_overlap: float
     most: int
+    stale_us: int | None
     max_back_us: int
     max_gap_us: int
     clip_windows: int
@@ -65,6 +68,7 @@ class StreamOptions:
     #: IoU, 0 to 1, above which the weaker of two boxes of a class is dropped, for all heads; 1 keeps every box
     max_overlap: float = MAX_OVERLAP
     most: int = 100  #: most detections in a window
+    stale_us: int | None = STALE_US  #: a box in whose area no event has occurred for longer is dropped; None keeps it
     max_back_us: int = MAX_BACK_US  #: if time goes back by more, the stream restarts; recordings are sorted
     #: windows of a recording that a CPU detects in one call: up to 16 are faster, and boxes are equal up to rounding
     clip_windows: int = 1
@@ -86,6 +90,8 @@ class StreamOptions:
                 f"most={self.most}, threads={self.threads} and clip_windows={self.clip_windows} were given; expected 1"
                 " or more"
             )
+        if self.stale_us is not None and self.stale_us < 0:
+            raise FateError(f"stale_us={self.stale_us} was given; expected 0 or more µs, or None to keep stale boxes")
         if self.score not in get_args(Score):
             raise FateError(f"score={self.score!r} was given; expected one of {', '.join(get_args(Score))}")
         check_max_overlap(self.max_overlap)
@@ -230,6 +236,7 @@ class StreamCounts:
     empty_windows: int = 0  #: of those, without events
     events: int = 0  #: in detected windows
     boxes: int = 0
+    stale_boxes: int = 0  #: dropped because no event had occurred in their area for long
     late_events: int = 0  #: dropped because their window had closed
     excess_events: int = 0  #: dropped because their window was full
     restarts: int = 0  #: resets of the state after a jump in time

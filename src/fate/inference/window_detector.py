@@ -16,6 +16,7 @@ from fate.events.window import Window
 from fate.formats.recording import Recording
 from fate.inference.adapting import Adaptation
 from fate.inference.score_calibration import ScoreCalibration
+from fate.inference.stale_boxes import StaleBoxes
 from fate.inference.stream_types import StreamCounts, StreamFrame, StreamOptions
 from fate.inference.streaming_step import MIN_CAPACITY, GraphStep, Precision, compile_for_streaming
 from fate.inference.windowing import ClosedWindow, LookBack, Windower
@@ -54,6 +55,7 @@ class WindowDetector:
             confidence=calibration.confidence(options.weakest(self.threshold)),
             score=options.score, max_overlap=options.max_overlap, most=options.most,
         )  # fmt: skip
+        self.stale = None if options.stale_us is None else StaleBoxes(adaptation.sensor, options.stale_us)
         self.tracker = Tracker(LEAST_OVERLAP, UNSEEN_US, self.threshold) if options.track else None
         self.back = LookBack(options.length_us) if options.length_us > options.hop_us else None
         self._warm_up()
@@ -101,6 +103,13 @@ class WindowDetector:
             scores = chances = self.calibration(scores)
         boxes = self.adaptation.boxes(found.boxes.numpy()[best])
         shown = chances >= np.float32(self.threshold)
+        if self.stale is not None:
+            self.stale.add(closed.events)
+            stays = ~self.stale.find(boxes, closed.window.end_us)
+            self.counts.stale_boxes += int(np.count_nonzero(shown & ~stays))
+            boxes, scores, chances, class_ids, shown = (
+                each[stays] for each in (boxes, scores, chances, class_ids, shown)
+            )
         if self.tracker is not None:  # a box that is too weak to start a track has the id -1
             track_ids = self.tracker.step(closed.window.end_us, boxes, chances, class_ids)[shown]
         ms = {**ms, "post": ms["post"] + 1e3 * (time.perf_counter() - begin)}
@@ -120,6 +129,8 @@ class WindowDetector:
         self.merge.reset()
         if self.back is not None:
             self.back.reset()
+        if self.stale is not None:
+            self.stale.reset()
         if self.tracker is not None:
             self.tracker.reset()
 
@@ -131,6 +142,8 @@ class WindowDetector:
         events = Events(np.zeros(256, np.int64), index % sensor.width, index % sensor.height, index % 2, sensor)
         self.merge(Events([0], [0], [0], [1], self.adaptation.sensor))  # compiles its loop
         self.merge.reset()
+        if self.stale is not None:
+            self.stale.add(Events.empty(self.adaptation.sensor))  # the same
         batch = EventBatch.from_windows([(Window(0, duration_us), events)])
         for _ in range(WARM_UP):
             self.step(batch)

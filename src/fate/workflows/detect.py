@@ -18,7 +18,7 @@ from fate.inference.live import LiveStream
 from fate.inference.loading import DEFAULT_DETECTOR, Model, load_detector
 from fate.inference.results import DetectionResult
 from fate.inference.stream import RecordingStream, StreamingDetector, part_of
-from fate.inference.stream_types import StreamFrame, StreamKeywords, StreamOptions
+from fate.inference.stream_types import STALE_US, StreamFrame, StreamKeywords, StreamOptions
 from fate.models.nms import MAX_OVERLAP
 from fate.progress import Progress, name_part
 from fate.text import encodable, frequency, significant
@@ -118,6 +118,7 @@ def detect(
     threshold: float | None = None,
     track: bool = False,
     max_overlap: float = MAX_OVERLAP,
+    stale_us: int | None = STALE_US,
     start_us: int | None = None,
     end_us: int | None = None,
     device: str = "cpu",
@@ -140,6 +141,7 @@ def detect(
         threshold: lowest score of a box; the detector's own unless given.
         track: whether objects are tracked, so that each has a number.
         max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class is dropped; 1 keeps every box.
+        stale_us: a box in whose area no event has occurred for longer is dropped; None keeps it.
         start_us, end_us: part of the recording, µs of its clock.
         device: ``"cpu"`` or ``"cuda"``, for a name or a file of weights.
         open_options: arguments of ``open_recording``, for a file.
@@ -150,7 +152,8 @@ def detect(
         files: files of boxes to write: ``json``, ``jsonl``, ``csv`` and ``coco``, see ``BoxFiles``.
     """
     asked: StreamKeywords = {
-        "window_us": window_us, "threshold": threshold, "track": track, "max_overlap": max_overlap
+        "window_us": window_us, "threshold": threshold, "track": track, "max_overlap": max_overlap,
+        "stale_us": stale_us,
     }  # fmt: skip
     StreamOptions(200 if hz == "auto" else hz, **asked)  # refuses wrong values before the weights are loaded
     detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)

@@ -105,7 +105,7 @@ class RunningSummary:
             "events": self._events,
             "dropped": {name: counts[name] for name in
                         ("late_events", "excess_events", "skipped_windows", "windows_dropped",
-                         "events_in_dropped_windows")
+                         "events_in_dropped_windows", "stale_boxes")
                         if name in counts},
             "notes": [*notes, *counts.get("restart_reasons", ())],
         }  # fmt: skip
