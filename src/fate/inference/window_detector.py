@@ -107,9 +107,8 @@ class WindowDetector:
             self.stale.add(closed.events)
             stays = ~self.stale.find(boxes, closed.window.end_us)
             self.counts.stale_boxes += int(np.count_nonzero(shown & ~stays))
-            boxes, scores, chances, class_ids, shown = (
-                each[stays] for each in (boxes, scores, chances, class_ids, shown)
-            )
+            boxes, shown = boxes[stays], shown[stays]
+            scores, chances, class_ids = scores[stays], chances[stays], class_ids[stays]
         if self.tracker is not None:  # a box that is too weak to start a track has the id -1
             track_ids = self.tracker.step(closed.window.end_us, boxes, chances, class_ids)[shown]
         ms = {**ms, "post": ms["post"] + 1e3 * (time.perf_counter() - begin)}
