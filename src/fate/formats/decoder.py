@@ -183,6 +183,7 @@ class Decoder(ABC):
     skipped_kinds: ClassVar[tuple[str, ...]] = ()
     record_bytes: ClassVar[int] = 0  # set where each record of so many bytes is one event that needs none before it…
     last_plain_us: ClassVar[int] = 0  # …as long as times stay at or below this
+    can_guess: ClassVar[bool] = False  # whether it has ``time_shift`` and ``most_events``
 
     sensor: Sensor | None = None
     _: KW_ONLY
@@ -206,6 +207,22 @@ class Decoder(ABC):
     @abstractmethod
     def decode(self, data: bytes) -> tuple[Columns, int]:
         """Decode the whole records at the start of ``data``; returns their events and the bytes used."""
+
+    def time_shift(self, difference: NDArray[np.int64]) -> int | None:
+        """µs by which times differ if decoding begins in a guessed state; None if other values differ too.
+
+        A guessed state is that after a block of the stream, decoded as if the stream began with it. For formats whose
+        words soon repeat everything but the wraps of their counter, such blocks can be decoded before those in front
+        of them (:meth:`~fate.formats.source.ByteSource.scan`).
+
+        Args:
+            difference: the state that was found to be right, less the guessed one.
+        """
+        raise NotImplementedError
+
+    def most_events(self, data: bytes) -> int:
+        """Return a number that the events in ``data`` do not exceed, quickly."""
+        raise NotImplementedError
 
     def fresh(self) -> Self:
         """Return a decoder with the same settings at the start of a stream."""

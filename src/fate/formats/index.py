@@ -22,16 +22,14 @@ from fate.boxes.npz import DAMAGE
 from fate.errors import FateError, warn
 from fate.events.events import Sensor
 from fate.formats.decoder import Columns, Tally, allocate_columns, check
-from fate.formats.source import Bookmark, EvenBlocks, Source, Tail
+from fate.formats.source import RUN_BLOCKS, THREADS, Bookmark, EvenBlocks, Source, Tail
 from fate.progress import Progress
 from fate.whole_files import write_whole
 
 VERSION = 6  # raise it when the meaning of anything stored changes: old cache files are then ignored
-THREADS = 2
 ARRAYS = ("positions", "states", "first", "t_min", "t_max")
 MAX_STORED = 10_000  # indexes kept in the cache folder
 DIGEST_BYTES = 32  # of SHA-256, before the archive: edited values must not be taken for times of the recording
-RUN_BLOCKS = 16  # decoded at a time by one thread
 
 
 @dataclass(frozen=True)
@@ -86,13 +84,14 @@ def build_index(
 ) -> tuple[Index, Columns | None]:
     """Walk over ``source`` once; events outside ``sensor`` are counted and left out of the block counts.
 
-    With ``keep``, the events are returned too if they are read anyway (:meth:`Source.even_blocks`).
+    With ``keep``, the events are returned too, in file order, if their number can be limited before.
     """
     if even := source.even_blocks():
         out = allocate_columns(even.num_events) if keep else None
         if index := _index_evenly(source, even, sensor, out):
             return index, out
-    tally = Tally()
+    most = source.most_events() if keep else None
+    tally, whole, filled = Tally(), allocate_columns(most or 0), 0  # memory that stays unused is not taken
     positions: list[int] = []
     states: list[NDArray[np.int64]] = []
     counts: list[int] = [0]
@@ -102,6 +101,10 @@ def build_index(
         positions.append(bookmark.position)
         states.append(bookmark.state)
         counts.append(len(kept.t))
+        if most is not None:
+            for target, column in zip(whole, kept, strict=True):
+                target[filled : filled + len(column)] = column
+            filled += len(kept.t)
         spans.append(tally.block if len(kept.t) else (tally.last_t, tally.last_t))
         if progress:
             progress(bookmark.position, max(source.size, bookmark.position))
@@ -109,7 +112,9 @@ def build_index(
     t_min, t_max = np.array(spans, np.int64).reshape(-1, 2).T.copy()
     table = np.array(states, np.int64).reshape(len(states), len(states[0]) if states else 0)
     first = np.cumsum(counts, dtype=np.int64)
-    return Index(np.array([*positions, end], np.int64), table, first, t_min, t_max, tally, skipped, tail), None
+    return Index(
+        np.array([*positions, end], np.int64), table, first, t_min, t_max, tally, skipped, tail
+    ), None if most is None else whole.slice(0, filled)
 
 
 def _index_evenly(source: Source, even: EvenBlocks, sensor: Sensor | None, out: Columns | None) -> Index | None:

@@ -25,8 +25,8 @@ from fate.formats.decoder import (
     describe_impossible,
     describe_outside,
 )
-from fate.formats.index import THREADS, Index, build_index, cache_path, load_index, store_index
-from fate.formats.source import Options, Source, Tail
+from fate.formats.index import Index, build_index, cache_path, load_index, store_index
+from fate.formats.source import THREADS, Options, Source, Tail
 from fate.progress import Progress
 from fate.text import grouped, plural
 
@@ -95,7 +95,7 @@ class Recording(AbstractContextManager["Recording"]):
         return self._prepare(progress)[0]
 
     def _prepare(self, progress: Progress | None = None, keep: bool = False) -> tuple[Index, Columns | None]:
-        """Return the index; with ``keep``, also the events if building the index has decoded them."""
+        """Return the index; with ``keep``, also the events in file order if the index was built now."""
         if self._closed:
             raise FateError(f"{self.path}: the recording is closed; open it again to read on")
         if self._index:
@@ -216,7 +216,7 @@ class Recording(AbstractContextManager["Recording"]):
     def _read_all(self) -> Events:
         index, columns = self._prepare(keep=True)
         if columns:
-            return Events.trusted(*columns, self.sensor)
+            return Events.trusted(*(_sorted(columns) if index.tally.back else columns), self.sensor)
         out = allocate_columns(index.num_events)
         size = max(1, int(index.positions[-1] - index.positions[0]) // max(1, index.num_blocks))
         step = max(1, WHOLE_FILE_RUN_BYTES // size)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fate.compiled import compiled
 from fate.errors import FormatError
@@ -101,6 +102,14 @@ class Evt2Decoder(Decoder):
     format = "EVT2"
     start = (-1, 0)
     skipped_kinds = ("before the first time", "triggers", "vendor words", "unknown words")
+    can_guess = True
+
+    def time_shift(self, difference: NDArray[np.int64]) -> int | None:
+        base, offset = difference[: len(self.start)].tolist()
+        return int(offset) if base == offset else None
+
+    def most_events(self, data: bytes) -> int:
+        return len(data) // 4
 
     def decode(self, data: bytes) -> tuple[Columns, int]:
         words = np.frombuffer(data, "<u4", len(data) // 4)
@@ -116,12 +125,19 @@ class Evt21Decoder(Evt2Decoder):
     format = "EVT2.1"
     legacy: bool = False
 
-    def decode(self, data: bytes) -> tuple[Columns, int]:
+    def most_events(self, data: bytes) -> int:
+        return int(np.bitwise_count(self._halves(data)[1]).sum())
+
+    def _halves(self, data: bytes) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """The words, and their validity bits."""
         halves = np.frombuffer(data, "<u4", len(data) // 8 * 2).reshape(-1, 2)
-        words, validity = (halves[:, 0], halves[:, 1]) if self.legacy else (halves[:, 1], halves[:, 0])
-        columns = allocate_columns(int(np.bitwise_count(validity).sum()))
+        return (halves[:, 0], halves[:, 1]) if self.legacy else (halves[:, 1], halves[:, 0])
+
+    def decode(self, data: bytes) -> tuple[Columns, int]:
+        words, validity = self._halves(data)
+        columns = allocate_columns(self.most_events(data))
         n = _decode_evt2(words, validity, self.state, *columns)
-        return columns.slice(0, n), 8 * len(halves)
+        return columns.slice(0, n), 8 * len(words)
 
 
 @compiled
@@ -218,10 +234,18 @@ class Evt3Decoder(Decoder):
     format = "EVT3"
     start = (NO_HIGH, 0, 0, NO_ROW, NO_BASE, 0)
     skipped_kinds = ("before the first time", "without a row or base", "triggers", "vendor words", "unknown words")
+    can_guess = True
+
+    def time_shift(self, difference: NDArray[np.int64]) -> int | None:
+        high, wraps, *others = difference[: len(self.start)].tolist()
+        return None if high or any(others) else int(wraps) << 24
+
+    def most_events(self, data: bytes) -> int:
+        return int(_room_for(np.frombuffer(data, "<u2", len(data) // 2)))
 
     def decode(self, data: bytes) -> tuple[Columns, int]:
         words = np.frombuffer(data, "<u2", len(data) // 2)
-        columns = allocate_columns(int(_room_for(words)))
+        columns = allocate_columns(self.most_events(data))
         n = _decode_evt3(words, self.state, *columns)
         return columns.slice(0, n), 2 * len(words)
 
