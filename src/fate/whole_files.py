@@ -202,6 +202,21 @@ class Draft:
             self.discard()
 
 
+class InPlace(Draft):
+    """A target that others may read while it grows: it has its own name from the start, and an error keeps it."""
+
+    def __init__(self, target: Target) -> None:
+        self.target, self.path, self._handle = target, target.path, None
+
+    def discard(self) -> None:
+        """Keep what was written."""
+
+
+def numbered(path: Path, number: int) -> Path:
+    """The name of a further file beside ``path``: file 1 after ``boxes.jsonl`` is ``boxes.001.jsonl``, 0 is itself."""
+    return path.with_name(f"{path.stem}.{number:03d}{path.suffix}") if number else path
+
+
 class _StandardOutput(io.RawIOBase):
     """Standard output as ``sys.stdout`` has it, which stays open when this is closed."""
 
