@@ -73,7 +73,9 @@ class ResultRecorder(DetectionFiles):
         """Take the name and sensor (height, width) of the source, and more ``facts`` for the head of the files."""
         self.options = options
         threshold = detector.calibration.threshold if options.threshold is None else options.threshold
-        self.facts: dict[str, Any] = {"model": detector.name, "threshold": threshold, **facts}
+        self.facts: dict[str, Any] = {
+            "model": detector.name, "threshold": threshold, "window_us": options.length_us, **facts
+        }  # fmt: skip
         size, classes = (sensor[0], sensor[1]), tuple(detector.classes)
         self._log = DetectionLog(encodable(name), size, classes, options.hz, facts=self.facts)
         self._summary = RunningSummary(detector.classes, options.hz, threshold)
