@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -25,7 +26,11 @@ class Given(LiveSource):
 
     def __init__(self, given: Sequence[Events | Callable[[], object]]) -> None:
         super().__init__(SENSOR)
-        self.given = given
+        self.given, self.closed = given, threading.Event()
+
+    def close(self) -> None:
+        super().close()
+        self.closed.set()
 
     def __iter__(self) -> Iterator[Events]:
         for each in self.given:

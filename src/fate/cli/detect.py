@@ -37,6 +37,7 @@ def detect(
     track: bool = False,
     threshold: float | None = Option(None, min=0, max=1),
     max_overlap: args.Share = 0.45,
+    clip_windows: int = Option(16, min=1, max=16),
     acc: Any = Option("50ms", parser=args.parse_duration),
     fps: float = Option(25.0, min=1, max=240),
     slow: float = Option(1.0, min=0.01, max=10_000),
@@ -81,7 +82,7 @@ def detect(
     find_weights(model)
     load = cache(partial(load_and_note, model, device))
     asked = {"hz": hz, "window_us": window, "threshold": threshold, "track": track, "max_overlap": max_overlap}
-    asked["rotate_bytes"] = rotate
+    asked |= {"rotate_bytes": rotate, "clip_windows": clip_windows}
     if live or realtime:
         _live(files[0], live, load, boxes, asked, reading, (start, end), reconnect)
     else:

@@ -75,7 +75,7 @@ def record(
     if done.detected is not None:
         words = ["fate", "detect", target, "--model", str(model), "--hz", f"{asked['hz']:g}"]
         words += ["--window", f"{done.detected.log.facts['window_us']}us", *(["--track"] if track else [])]
-        words += [] if threshold is None else ["--threshold", f"{threshold:g}"]
+        words += ["--clip-windows", "1", *([] if threshold is None else ["--threshold", f"{threshold:g}"])]
         what = "boxes of all windows" if done.detected.summary["dropped"]["windows_dropped"] else "the same boxes"
         lines += [f"written: {target}, {Path(target).with_suffix('.jsonl')}", f"{what}: {shlex.join(words)}"]
     print("\n".join(lines), flush=True)
