@@ -211,7 +211,7 @@ class Draft:
             self.discard()
 
 
-class InPlace(Draft):
+class GrowingFile(Draft):
     """A target that others may read while it grows: it has its own name from the start, and an error keeps it."""
 
     def __init__(self, target: Target) -> None:

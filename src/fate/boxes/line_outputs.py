@@ -194,14 +194,14 @@ class _LinesToSocket(LineOutput):
 
     def _send(self, connection: socket.socket, data: bytes) -> None:
         """Send a text; if that fails, put it back, to be sent first in the next connection."""
-        sent = False
+        is_done = False
         try:
             _refuse_closed(connection)
             connection.sendall(data)
-            sent = True
+            is_done = True
         finally:
             with self._change:
-                if not sent and self._sending is not None:  # it was not dropped meanwhile
+                if not is_done and self._sending is not None:  # it was not dropped meanwhile
                     self._queue.appendleft(data)
                 self._sending = None
                 self._change.notify_all()

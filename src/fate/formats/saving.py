@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from fate.errors import FateError
 from fate.events.events import MAX_SIDE, Events, Sensor
-from fate.whole_files import Draft, InPlace, disk_faults, find_target
+from fate.whole_files import Draft, GrowingFile, disk_faults, find_target
 
 # format → its module and its writer
 WRITERS: dict[str, tuple[str, str]] = {
@@ -80,7 +80,7 @@ class EventWriter(AbstractContextManager["EventWriter"]):
             )
         self._last: int | None = None
         self._kept_bytes = 0  # of a growing file, up to the last flush
-        self._draft = InPlace(target) if grows else Draft(target)
+        self._draft = GrowingFile(target) if grows else Draft(target)
         self.file: Any = None
         try:
             with disk_faults(target):

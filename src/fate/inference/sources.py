@@ -123,7 +123,7 @@ class LiveSource:
 class ReopenedSource(LiveSource):
     """A source that is opened again when it ends or fails, such as a camera whose cable was pulled.
 
-    Its clock may begin anew then, which restarts the windows of a stream. The counts of all openings are added.
+    Its clock may start at 0 again, which restarts the windows of a stream. The counts of all openings are added.
     """
 
     def __init__(self, open: Callable[[], LiveSource], retry_s: tuple[float, float] = (FIRST_RETRY_S, LAST_RETRY_S)):

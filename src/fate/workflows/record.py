@@ -99,12 +99,12 @@ def record(
         if recorder.state.failed:
             raise FateError(recorder.state.failed)
         return Recorded(recorder.state, ended, failed, recorder.counts)
-    is_told = False
+    is_warned = False
 
     def look(frame: StreamFrame) -> None:
-        nonlocal is_told
-        if recorder.state.failed and not is_told:
-            is_told = True
+        nonlocal is_warned
+        if recorder.state.failed and not is_warned:
+            is_warned = True
             warn(f"{recorder.state.failed}; detection continues")
         if on_state is not None:
             on_state(recorder.state, frame)
