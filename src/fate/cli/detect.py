@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typer import Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
-from fate.cli.terminal import note, with_options
+from fate.cli.terminal import SOURCE_FAILED, note, with_options
 from fate.errors import FateError
 from fate.whole_files import find_target, is_standard_output
 
@@ -31,11 +31,14 @@ def detect(
     jsonl_file: str | None = None,
     csv_file: str | None = None,
     coco_file: str | None = None,
+    rotate: Any = Option(None, parser=args.parse_size),
     realtime: bool = False,
+    reconnect: bool = False,
     track: bool = False,
     threshold: float | None = Option(None, min=0, max=1),
     max_overlap: args.Share = 0.45,
     keep_stale: bool = False,
+    clip_windows: int = Option(16, min=1, max=16),
     acc: Any = Option("50ms", parser=args.parse_duration),
     fps: float = Option(25.0, min=1, max=240),
     slow: float = Option(1.0, min=0.01, max=10_000),
@@ -56,12 +59,7 @@ def detect(
     with args.bad_usage():
         if palette not in PALETTES:
             raise FateError(f"--palette {palette} was given; there are {', '.join(PALETTES)}")
-        if (
-            window is not None and hz != "auto" and not 1e6 / hz <= window + 1 <= 1e6
-        ):  # 1 / hz may be a fraction of a µs longer
-            raise FateError(
-                f"--window {window / 1000:g}ms was given with --hz {hz:g}; expected {1000 / hz:g}ms or longer, up to 1s"
-            )
+        check_window(hz, window)
         _check_names(files, outputs)
         if live or realtime:
             if len(files) > 1:
@@ -73,30 +71,48 @@ def detect(
                     " drive.raw | fate detect -) and run fate detect on that"
                 )
         if live:
-            given = {"start": start, "end": end, **reading}
-            for_files = [name for name, value in given.items() if value and name not in ("sensor", "format")]
-            if for_files:
-                option = for_files[0].replace("_", "-").replace("drop", "drop-out-of-bounds")
-                raise FateError(f"--{option} was given for a live source; it is for files")
-            check_source(files[0], reading.get("sensor"))
+            check_live_source(files[0], {"start": start, "end": end, **reading})
+            check_source(files[0], reading.get("sensor"), reconnect)
+        elif reconnect:
+            raise FateError(f"--reconnect was given for the file {files[0]}; it is for tcp:PORT and cameras")
     for file in files:
         named = {option: _named(value, file, files) for option, value in outputs.items()}
-        args.check_outputs(named, file, binary=("--save",), seeks=("--save",))
+        args.check_outputs(named, file, binary=("--save",), seeks=("--save",), lines=("--jsonl", "--csv"))
     if not live and len(files) == 1:  # of several files, the others are still detected
         args.check_inputs(*files)
     find_weights(model)
-    load = cache(partial(_load, model, device))
+    load = cache(partial(load_and_note, model, device))
     asked = {"hz": hz, "window_us": window, "threshold": threshold, "track": track, "max_overlap": max_overlap}
     if keep_stale:
         asked["stale_us"] = None
+    asked |= {"rotate_bytes": rotate, "clip_windows": clip_windows}
     if live or realtime:
-        _live(files[0], live, load, boxes, asked, reading, (start, end))
+        _live(files[0], live, load, boxes, asked, reading, (start, end), reconnect)
     else:
         look = {"acc_us": acc, "fps": fps, "slow": slow, "palette": palette}
         _files(files, load, outputs, asked, look, reading, (start, end))
 
 
-def _load(model: str, device: str) -> Any:
+def check_window(hz: Any, window: int | None) -> None:
+    """Refuse windows, in µs, that are shorter than the time between two of them or longer than a second."""
+    if window is not None and hz != "auto" and not 1e6 / hz <= window + 1 <= 1e6:  # 1 / hz may be a fraction of a µs
+        raise FateError(
+            f"--window {window / 1000:g}ms was given with --hz {hz:g}; expected {1000 / hz:g}ms or longer, up to 1s"
+        )
+
+
+def check_live_source(name: str, given: Mapping[str, Any]) -> None:
+    """Refuse a live source that cannot be opened, and options, by the names of their parameters, that are for files."""
+    from fate.inference.sources import check_source
+
+    for_files = [option for option, value in given.items() if value and option not in ("sensor", "format")]
+    if for_files:
+        option = for_files[0].replace("_", "-").replace("drop", "drop-out-of-bounds")
+        raise FateError(f"--{option} was given for a live source; it is for files")
+    check_source(name, given.get("sensor"))
+
+
+def load_and_note(model: str, device: str) -> Any:
     """Load the detector; say what bundled weights were trained on, since they are the first thing that a user tries."""
     from fate.inference.loading import bundled_weights, find_weights, load_detector
 
@@ -150,7 +166,7 @@ def _files(
             continue
         if len(files) > 1:
             args.printer(*named.values())(f"{file}:")
-        _print_summary(done, named)
+        print_summary(done, named)
     if failed:
         print(f"error: {failed} of {len(files)} files could not be detected, see above", file=sys.stderr)
         raise typer.Exit(1)
@@ -158,7 +174,7 @@ def _files(
 
 def _live(
     file: str, live: bool, load: Callable[[], Any], outputs: dict[str, str | None], asked: dict[str, Any],
-    reading: args.Reading, part: tuple[Any, Any],
+    reading: args.Reading, part: tuple[Any, Any], reconnect: bool,
 ) -> None:  # fmt: skip
     """Detect a live source or, unless ``live``, a file that is played at its own speed."""
     detector, hz, window = load(), asked["hz"], asked["window_us"]
@@ -171,7 +187,7 @@ def _live(
         if live:
             name = "standard input" if file == "-" else file
             note(f"waiting for events from {name}; Ctrl-C stops, and the results so far are kept")
-            source = open_source(file, reading.get("sensor"), reading.get("format"))
+            source = open_source(file, reading.get("sensor"), reading.get("format"), reconnect)
             asked |= _timing(detector, source.sensor, hz, window, in_time=True)
         else:
             recording = closing.enter_context(args.opened(file, reading))
@@ -185,7 +201,9 @@ def _live(
 
         paths: Any = {option.removeprefix("--"): path for option, path in outputs.items()}
         done = detect_live(source, detector, name=file, on_frame=show, **paths, **asked)
-    _print_summary(done, outputs)
+    print_summary(done, outputs)
+    if done.summary["source_failed"]:
+        raise typer.Exit(SOURCE_FAILED)
 
 
 def _timing(detector: Any, sensor: Any, hz: Any, window: int | None, in_time: bool = False) -> dict[str, Any]:
@@ -198,7 +216,7 @@ def _timing(detector: Any, sensor: Any, hz: Any, window: int | None, in_time: bo
     return {"hz": timing.hz, "window_us": timing.window_us}
 
 
-def _print_summary(done: Any, outputs: dict[str, str | None]) -> None:
+def print_summary(done: Any, outputs: dict[str, str | None]) -> None:
     """Print the summary after all files are written."""
     written = [path for path in outputs.values() if path not in (None, "-")]
     lines = [*done.lines(), *([f"written: {', '.join(map(str, written))}"] if written else [])]
@@ -230,7 +248,7 @@ def _named(output: str | None, file: str, files: list[str]) -> str | None:
     if output is None or len(files) == 1:
         return output
     try:
-        if find_target(output, text=True).kind != "file":
+        if find_target(output, text=True, lines=True).kind != "file":
             return output
     except FateError:  # a path that cannot be written is refused elsewhere
         pass

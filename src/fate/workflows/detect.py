@@ -17,23 +17,24 @@ from fate.formats.recording import Recording
 from fate.inference.live import LiveStream
 from fate.inference.loading import DEFAULT_DETECTOR, Model, load_detector
 from fate.inference.results import DetectionResult
-from fate.inference.stream import RecordingStream, StreamingDetector, part_of
+from fate.inference.stream import CLIP_WINDOWS, RecordingStream, StreamingDetector, part_of
 from fate.inference.stream_types import STALE_US, StreamFrame, StreamKeywords, StreamOptions
 from fate.models.nms import MAX_OVERLAP
 from fate.progress import Progress, name_part
-from fate.text import encodable, frequency, significant
+from fate.text import encodable, frequency, plural, significant
 from fate.view.rendering import render_video
 from fate.view.report import measure_event_rate, write_report
 from fate.workflows.summary import RunningSummary, summary_lines, summary_table
 
 
 class BoxFiles(TypedDict, total=False):
-    """Files of boxes; ``"-"`` is standard output."""
+    """Files of boxes; ``"-"`` is standard output, and ``jsonl`` and ``csv`` may be a listener, ``"tcp:HOST:PORT"``."""
 
     json: str | os.PathLike[str] | None  #: all frames and the summary in one JSON document
     jsonl: str | os.PathLike[str] | None  #: JSON lines, one for each window as soon as it is detected
     csv: str | os.PathLike[str] | None  #: a row for each box, as soon as its window is detected
     coco: str | os.PathLike[str] | None  #: COCO's JSON, with times
+    rotate_bytes: int | None  #: size of ``jsonl`` and ``csv`` after which a further file begins
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,9 @@ class ResultRecorder(DetectionFiles):
         """Take the name and sensor (height, width) of the source, and more ``facts`` for the head of the files."""
         self.options = options
         threshold = detector.calibration.threshold if options.threshold is None else options.threshold
-        self.facts: dict[str, Any] = {"model": detector.name, "threshold": threshold, **facts}
+        self.facts: dict[str, Any] = {
+            "model": detector.name, "threshold": threshold, "window_us": options.length_us, **facts
+        }  # fmt: skip
         size, classes = (sensor[0], sensor[1]), tuple(detector.classes)
         self._log = DetectionLog(encodable(name), size, classes, options.hz, facts=self.facts)
         self._summary = RunningSummary(detector.classes, options.hz, threshold)
@@ -101,9 +104,15 @@ class ResultRecorder(DetectionFiles):
             overlap = f"windows of {options.length_us / 1000:g} ms, one every {1000 / options.hz:g} ms"
         if any(overlap in note for note in notes):
             overlap = ""
-        said = [note for note in (adaptation, overlap, *notes) if note]
+        dropped_lines = self.count_dropped_lines()
+        unsent = [f"{name} did not take {plural(count, 'line')}" for name, count in dropped_lines.items()]
+        said = [note for note in (adaptation, overlap, *notes, *unsent) if note]
         summary = self._summary.result(took_s, counts, said)
+        if dropped_lines:
+            summary["dropped"]["lines_to_listeners"] = sum(dropped_lines.values())
         summary |= {name: counts[name] for name in counted} | {"adaptation": adaptation}
+        if isinstance(stream, LiveStream):
+            summary["source_failed"] = stream.source_failed
         self.finish({"summary": summary})
         log = replace(self._log, frames=list(frames), facts={**self.facts, "summary": summary})
         return Detected(log, list(frames), summary)
@@ -119,6 +128,7 @@ def detect(
     track: bool = False,
     max_overlap: float = MAX_OVERLAP,
     stale_us: int | None = STALE_US,
+    clip_windows: int = CLIP_WINDOWS,
     start_us: int | None = None,
     end_us: int | None = None,
     device: str = "cpu",
@@ -142,6 +152,8 @@ def detect(
         track: whether objects are tracked, so that each has a number.
         max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class is dropped; 1 keeps every box.
         stale_us: a box in whose area no event has occurred for longer is dropped; None keeps it.
+        clip_windows: windows that a CPU detects in one call, which is faster; boxes are equal up to rounding. With 1,
+            they are exactly those of a live run that dropped no window.
         start_us, end_us: part of the recording, µs of its clock.
         device: ``"cpu"`` or ``"cuda"``, for a name or a file of weights.
         open_options: arguments of ``open_recording``, for a file.
@@ -149,11 +161,13 @@ def detect(
         report: name of a page to write, .html; it contains the video.
         look: how the video shows events.
         progress: called with the windows done, the windows in all, the speed and the name of the part.
-        files: files of boxes to write: ``json``, ``jsonl``, ``csv`` and ``coco``, see ``BoxFiles``.
+        files: files of boxes to write: ``json``, ``jsonl``, ``csv`` and ``coco``, and ``rotate_bytes``; see
+            ``BoxFiles``.
     """
     asked: StreamKeywords = {
         "window_us": window_us, "threshold": threshold, "track": track, "max_overlap": max_overlap,
         "stale_us": stale_us,
+        "clip_windows": clip_windows,
     }  # fmt: skip
     StreamOptions(200 if hz == "auto" else hz, **asked)  # refuses wrong values before the weights are loaded
     detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)
