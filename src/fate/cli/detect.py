@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
@@ -49,18 +49,13 @@ def detect(
     outputs = {"--save": save, "--report": report, **boxes}
     from fate.boxes.drawing import PALETTES
     from fate.inference.loading import find_weights
-    from fate.inference.sources import check_source, is_live
+    from fate.inference.sources import is_live
 
     live = any(is_live(file) for file in files)
     with args.bad_usage():
         if palette not in PALETTES:
             raise FateError(f"--palette {palette} was given; there are {', '.join(PALETTES)}")
-        if (
-            window is not None and hz != "auto" and not 1e6 / hz <= window + 1 <= 1e6
-        ):  # 1 / hz may be a fraction of a µs longer
-            raise FateError(
-                f"--window {window / 1000:g}ms was given with --hz {hz:g}; expected {1000 / hz:g}ms or longer, up to 1s"
-            )
+        check_window(hz, window)
         _check_names(files, outputs)
         if live or realtime:
             if len(files) > 1:
@@ -72,19 +67,14 @@ def detect(
                     " drive.raw | fate detect -) and run fate detect on that"
                 )
         if live:
-            given = {"start": start, "end": end, **reading}
-            for_files = [name for name, value in given.items() if value and name not in ("sensor", "format")]
-            if for_files:
-                option = for_files[0].replace("_", "-").replace("drop", "drop-out-of-bounds")
-                raise FateError(f"--{option} was given for a live source; it is for files")
-            check_source(files[0], reading.get("sensor"))
+            check_live_source(files[0], {"start": start, "end": end, **reading})
     for file in files:
         named = {option: _named(value, file, files) for option, value in outputs.items()}
         args.check_outputs(named, file, binary=("--save",), seeks=("--save",))
     if not live and len(files) == 1:  # of several files, the others are still detected
         args.check_inputs(*files)
     find_weights(model)
-    load = cache(partial(_load, model, device))
+    load = cache(partial(load_and_note, model, device))
     asked = {"hz": hz, "window_us": window, "threshold": threshold, "track": track, "max_overlap": max_overlap}
     if live or realtime:
         _live(files[0], live, load, boxes, asked, reading, (start, end))
@@ -93,7 +83,26 @@ def detect(
         _files(files, load, outputs, asked, look, reading, (start, end))
 
 
-def _load(model: str, device: str) -> Any:
+def check_window(hz: Any, window: int | None) -> None:
+    """Refuse windows, in µs, that are shorter than the time between two of them or longer than a second."""
+    if window is not None and hz != "auto" and not 1e6 / hz <= window + 1 <= 1e6:  # 1 / hz may be a fraction of a µs
+        raise FateError(
+            f"--window {window / 1000:g}ms was given with --hz {hz:g}; expected {1000 / hz:g}ms or longer, up to 1s"
+        )
+
+
+def check_live_source(name: str, given: Mapping[str, Any]) -> None:
+    """Refuse a live source that cannot be opened, and options, by the names of their parameters, that are for files."""
+    from fate.inference.sources import check_source
+
+    for_files = [option for option, value in given.items() if value and option not in ("sensor", "format")]
+    if for_files:
+        option = for_files[0].replace("_", "-").replace("drop", "drop-out-of-bounds")
+        raise FateError(f"--{option} was given for a live source; it is for files")
+    check_source(name, given.get("sensor"))
+
+
+def load_and_note(model: str, device: str) -> Any:
     """Load the detector; say what bundled weights were trained on, since they are the first thing that a user tries."""
     from fate.inference.loading import bundled_weights, find_weights, load_detector
 
@@ -147,7 +156,7 @@ def _files(
             continue
         if len(files) > 1:
             args.printer(*named.values())(f"{file}:")
-        _print_summary(done, named)
+        print_summary(done, named)
     if failed:
         print(f"error: {failed} of {len(files)} files could not be detected, see above", file=sys.stderr)
         raise typer.Exit(1)
@@ -182,7 +191,7 @@ def _live(
 
         paths: Any = {option.removeprefix("--"): path for option, path in outputs.items()}
         done = detect_live(source, detector, name=file, on_frame=show, **paths, **asked)
-    _print_summary(done, outputs)
+    print_summary(done, outputs)
 
 
 def _timing(detector: Any, sensor: Any, hz: Any, window: int | None, in_time: bool = False) -> dict[str, Any]:
@@ -195,7 +204,7 @@ def _timing(detector: Any, sensor: Any, hz: Any, window: int | None, in_time: bo
     return {"hz": timing.hz, "window_us": timing.window_us}
 
 
-def _print_summary(done: Any, outputs: dict[str, str | None]) -> None:
+def print_summary(done: Any, outputs: dict[str, str | None]) -> None:
     """Print the summary after all files are written."""
     written = [path for path in outputs.values() if path not in (None, "-")]
     lines = [*done.lines(), *([f"written: {', '.join(map(str, written))}"] if written else [])]
