@@ -190,18 +190,27 @@ function drawEvents(context) {
 }
 
 function drawBoxes(context, scale, ratio) {
-  const rows = visible().reverse();  // the highest score is drawn last, on top
-  const size = Math.round(13 * ratio), line = Math.max(2, Math.round(2 * ratio));
+  const rows = visible(), size = Math.round(13 * ratio), line = Math.max(2, Math.round(2 * ratio));
+  const corners = new Map(rows.map((row) => [row, shown.line.boxes[row].map((value) => value * scale)]));
+  context.lineWidth = line;
+  for (const row of [...rows].reverse()) {  // the highest score is drawn last, on top
+    const [x1, y1, x2, y2] = corners.get(row);
+    context.strokeStyle = coloursOf(row)[0];
+    context.strokeRect(x1 + line / 2, y1 + line / 2, Math.max(1, x2 - x1 - line), Math.max(1, y2 - y1 - line));
+  }
   context.font = `600 ${size}px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif`;
   context.textBaseline = "middle";
-  for (const row of rows) {
-    const [x1, y1, x2, y2] = shown.line.boxes[row].map((value) => value * scale), [colour, ink] = coloursOf(row);
-    context.lineWidth = line;
-    context.strokeStyle = colour;
-    context.strokeRect(x1 + line / 2, y1 + line / 2, Math.max(1, x2 - x1 - line), Math.max(1, y2 - y1 - line));
+  const taken = [];
+  for (const row of rows) {  // a label is above its box, below it if another label is there, or inside
+    const [x1, y1, , y2] = corners.get(row), [colour, ink] = coloursOf(row);
     const text = `${trackOf(row)} ${nameOf(row)} ${shown.line.scores[row].toFixed(2)}`.trim();
-    const width = context.measureText(text).width + 0.6 * size, height = 1.35 * size;
-    const left = Math.max(0, Math.min(x1, context.canvas.width - width)), top = y1 >= height ? y1 - height : Math.max(0, y1);
+    const width = context.measureText(text).width + 0.6 * size, height = 1.35 * size, lowest = context.canvas.height - height;
+    const left = Math.max(0, Math.min(x1, context.canvas.width - width)), inside = Math.max(0, Math.min(y1, lowest));
+    const tops = [y1 - height, y2, inside].filter((top) => top >= 0 && top <= lowest);
+    const isFree = (top) => !taken.some((other) => left < other.right && other.left < left + width
+      && top < other.top + height && other.top < top + height);
+    const top = tops.find(isFree) ?? inside;
+    taken.push({ left, right: left + width, top });
     context.fillStyle = colour;
     context.fillRect(left, top, width, height);
     context.fillStyle = ink;

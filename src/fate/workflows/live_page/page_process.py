@@ -83,7 +83,7 @@ class LivePage(AbstractContextManager["LivePage"]):
         self._latencies: deque[float] = deque(maxlen=MAX_LATENCIES)
         self._picture: EventPicture | None = None
         self._stream: LiveStream | None = None
-        self._changed, self._is_new, self._is_ending = threading.Event(), True, False
+        self._changed, self._ending, self._is_new = threading.Event(), threading.Event(), True
         self._watched = threading.Event()  # set while there is a viewer
         self.viewers = 0  #: browsers that show the page now
         self.on_record: Callable[[bool], dict[str, Any]] | None = None  #: starts or ends a recording for a viewer
@@ -123,6 +123,7 @@ class LivePage(AbstractContextManager["LivePage"]):
     def watch(self, source: LiveSource) -> WatchedSource:
         """Return the source; its events are drawn when they are read."""
         self._picture = EventPicture(source.sensor)
+        self._picture.is_watched = self.viewers > 0
         return WatchedSource(source, self._picture)
 
     def begin(self, stream: LiveStream) -> None:
@@ -133,8 +134,9 @@ class LivePage(AbstractContextManager["LivePage"]):
         """Show a frame, if it is the newest one when the next picture is sent."""
         if self._stream is None:
             return
-        latency = frame.waited_ms + frame.total_ms if frame.age_ms is None else frame.age_ms
-        self._latencies.append(round(latency, 2))
+        if self.viewers:
+            latency = frame.waited_ms + frame.total_ms if frame.age_ms is None else frame.age_ms
+            self._latencies.append(round(latency, 2))
         self._frame = frame, self._counts()
         if self._run["state"] != "running":
             self.show("running")
@@ -146,12 +148,12 @@ class LivePage(AbstractContextManager["LivePage"]):
 
     def close(self, reason: str = "") -> None:
         """Show the last counters and why the run has ended, and end the process."""
-        if self._is_ending:
+        if self._ending.is_set():
             return
         facts: dict[str, Any] = {} if self._stream is None else {"counts": self._counts()}
         ended = "" if self._stream is None else self._stream.ended
         self.show("ended", reason=reason or ended or "it was closed", **facts)
-        self._is_ending = True
+        self._ending.set()
         self._changed.set()
         if self._writer.ident is not None:
             self._writer.join(END_S)
@@ -170,25 +172,25 @@ class LivePage(AbstractContextManager["LivePage"]):
 
     def _write(self) -> None:
         """The writing thread: sends what is new, at most ``PICTURES_HZ`` times a second."""
-        due = 0.0
+        period = 1 / PICTURES_HZ
         try:
             with self._pipe:
                 while True:
-                    self._changed.wait()
-                    if not self._is_ending:
-                        time.sleep(max(0.0, due - time.monotonic()))
-                    due = time.monotonic() + 1 / PICTURES_HZ
+                    # events are drawn at this rate even if the detector is slower
+                    self._changed.wait(period if self.viewers else None)
                     self._changed.clear()
-                    is_ending = self._is_ending
+                    is_ending = self._ending.is_set()
                     if self._is_new:
                         self._is_new = False
                         write_message(self._pipe, encode_message(self._run))
                     if is_ending:
                         return
                     if self._frame is not None and self.viewers:
+                        began = time.monotonic()
                         write_message(self._pipe, self._encode_picture(*self._frame))
+                        self._ending.wait(max(0.0, began + period - time.monotonic()))
         except OSError:
-            if not self._is_ending:
+            if not self._ending.is_set():
                 warn("the process of the page has ended; detection continues without it")
 
     def _encode_picture(self, frame: StreamFrame, counts: dict[str, int]) -> bytes:
@@ -206,7 +208,10 @@ class LivePage(AbstractContextManager["LivePage"]):
             content: Mapping[str, Any] = json.loads(line)
             if "viewers" in content:
                 self.viewers = content["viewers"]
+                if self._picture is not None:
+                    self._picture.is_watched = self.viewers > 0
                 (self._watched.set if self.viewers else self._watched.clear)()
+                self._changed.set()
             if "record" in content and self.on_record is not None:
                 self.show(self._run["state"], recording=self.on_record(content["record"]))
 

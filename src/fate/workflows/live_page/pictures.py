@@ -51,11 +51,12 @@ class EventPicture:
         self._packed = np.empty(-(-self._codes.size // 4), np.uint8)
         self._pieces: deque[Events] = deque()
         self._waiting, self._lock = 0, threading.Lock()
+        self.is_watched = True  #: whether events are kept to be drawn; all are counted
         self.events = 0  #: all events so far
         self.t_us = 0  #: time of the latest event
         self.add(Events([0], [0], [0], [1], sensor))  # compiles both loops
         self.take()
-        self.events = 0
+        self.events, self.is_watched = 0, False
 
     def add(self, events: Events) -> None:
         """Add the next events; this only keeps a reference."""
@@ -64,6 +65,8 @@ class EventPicture:
         with self._lock:
             self.events += len(events)
             self.t_us = int(events.t_us[-1])
+            if not self.is_watched:
+                return
             self._pieces.append(events)
             self._waiting += len(events)
             while self._waiting > MAX_WAITING and len(self._pieces) > 1:
