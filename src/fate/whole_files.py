@@ -7,6 +7,7 @@ Every writer asks :func:`find_target` what a path is:
 * a symbolic link: the same for the file it points to, and the link stays;
 * a device or a pipe: the bytes go straight into it, and it is never replaced;
 * ``-``: standard output, for text only;
+* ``tcp:HOST:PORT``: a listener, for text that is written line by line (``boxes/line_outputs.py``);
 * a folder: refused.
 """
 
@@ -35,6 +36,8 @@ except ImportError:  # Windows
 
 #: The name that stands for standard output, given as text; ``Path("-")`` is a file of this name.
 STANDARD_OUTPUT = "-"
+#: The name that stands for a listener, given as text; ``./tcp:…`` is a file of this name.
+TCP = re.compile(r"tcp:(\[[^\]\s]+\]|[^:\s]+):([0-9]{1,5})")
 #: Names of drafts end like this.
 _DRAFT_END = r"\.[a-z0-9_]{8}\.part"
 #: Longest name of a target, in bytes, that its draft's name repeats; a hash stands for longer ones.
@@ -48,7 +51,8 @@ class Target:
 
     name: str  #: the path as the user gave it, for error messages
     path: Path  #: the file to write, with all links resolved; the path as given for a device
-    kind: Literal["file", "device", "standard output"]  #: a file may be missing, a device may be a pipe
+    #: a file may be missing, a device may be a pipe, a socket is a listener
+    kind: Literal["file", "device", "standard output", "socket"]
     descriptor: int | None = None  #: the open descriptor of this process that a name such as ``/dev/stdout`` stands for
 
     @property
@@ -57,13 +61,16 @@ class Target:
         return self.kind == "standard output" or self.descriptor == 1
 
 
-def find_target(path: str | os.PathLike[str], *, text: bool = False, seeks: bool = False) -> Target:
+def find_target(
+    path: str | os.PathLike[str], *, text: bool = False, seeks: bool = False, lines: bool = False
+) -> Target:
     """Decide what an output path is, and refuse what cannot be written, before any work is done.
 
     Args:
         path: where the output goes; the text ``"-"`` is standard output.
         text: whether the output is text; binary data never goes to standard output.
         seeks: whether the writer goes back in the file, which devices and pipes do not allow.
+        lines: whether the output is written line by line, so that it may go to a listener, ``"tcp:HOST:PORT"``.
     """
     name = os.fspath(path)
     if not name:
@@ -72,6 +79,8 @@ def find_target(path: str | os.PathLike[str], *, text: bool = False, seeks: bool
         if not text:
             raise FateError("-: this output is binary and does not go to standard output; give the name of a file")
         return Target("standard output", Path(name), "standard output")
+    if isinstance(path, str) and path.startswith("tcp:"):
+        return Target(name, Path(name), _checked_socket(name, lines))
     try:
         descriptor = _descriptor(name)
         try:
@@ -202,6 +211,21 @@ class Draft:
             self.discard()
 
 
+class InPlace(Draft):
+    """A target that others may read while it grows: it has its own name from the start, and an error keeps it."""
+
+    def __init__(self, target: Target) -> None:
+        self.target, self.path, self._handle = target, target.path, None
+
+    def discard(self) -> None:
+        """Keep what was written."""
+
+
+def numbered(path: Path, number: int) -> Path:
+    """The name of a further file beside ``path``: file 1 after ``boxes.jsonl`` is ``boxes.001.jsonl``, 0 is itself."""
+    return path.with_name(f"{path.stem}.{number:03d}{path.suffix}") if number else path
+
+
 class _StandardOutput(io.RawIOBase):
     """Standard output as ``sys.stdout`` has it, which stays open when this is closed."""
 
@@ -247,6 +271,15 @@ def _descriptor(name: str) -> int | None:
             return None
         path = os.path.normpath(os.path.join(folder, os.readlink(path)))
     return None
+
+
+def _checked_socket(name: str, lines: bool) -> Literal["socket"]:
+    if not lines:
+        raise FateError(f"{name}: only JSON lines and CSV of boxes go to a listener; give the name of a file")
+    found = TCP.fullmatch(name)
+    if found is None or not 0 < int(found[2]) < 1 << 16:
+        raise FateError(f"{name}: is no address of a listener; expected tcp:HOST:PORT, such as tcp:127.0.0.1:9001")
+    return "socket"
 
 
 def _checked_file(name: str) -> Path:

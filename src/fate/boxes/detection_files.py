@@ -2,8 +2,8 @@
 
 ==========  ================================================================================================
 JSON        one document; a draft until it is complete
-JSON lines  grows in place: each line can be read as soon as its window is detected
-CSV         a row for each box; grows in place like JSON lines
+JSON lines  grows in place: each line can be read as soon as its window is detected; or goes to a listener
+CSV         a row for each box; like JSON lines
 COCO        one document, as ``fate.write_labels`` writes it; a draft until it is complete
 ==========  ================================================================================================
 
@@ -22,7 +22,6 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -34,10 +33,11 @@ from fate.boxes import coco
 from fate.boxes.detections import DetectionFrame, frames_from_labels, labels_from_frames
 from fate.boxes.label_files import read_labels
 from fate.boxes.labels import Labels
+from fate.boxes.line_outputs import LineOutput, open_lines
 from fate.errors import FateError, FormatError, warn
 from fate.files import read_text
 from fate.json_files import object_of, parse_json, read_json
-from fate.whole_files import Draft, disk_faults, find_target, open_growing
+from fate.whole_files import Draft, disk_faults, find_target
 
 #: Names and version of the two formats; the version grows when a reader has to change.
 FORMAT, LINES_FORMAT, VERSION = "fate-detections", "fate-detections-lines", 1
@@ -284,26 +284,21 @@ def _rows(rows: Sequence[Sequence[object]]) -> str:
     return text.getvalue()
 
 
-def _write_file(path: PathLike, format: str, log: DetectionLog) -> Steps:
-    """Write one file that grows in place, or a draft that gets its name at the end.
+def _write_growing(output: LineOutput, format: str, log: DetectionLog) -> Steps:
+    """Write lines that can be read at once; if this generator is closed early, they stay."""
+    with output:
+        yield from _FORMATS[format](log, output.write, None)
+        output.settle()
 
-    If this generator is closed early, a draft is discarded and a growing file stays as it is.
-    """
-    grows = format in _GROWING
-    with ExitStack() as opened:
-        if grows:
-            target, file = open_growing(path)
-        else:
-            target = find_target(path, text=True)
-            draft = opened.enter_context(Draft(target))
-        opened.enter_context(disk_faults(target))
-        file = opened.enter_context(file if grows else draft.open())
+
+def _write_draft(path: PathLike, format: str, log: DetectionLog) -> Steps:
+    """Write a draft that gets its name at the end; if this generator is closed early, it is discarded."""
+    target = find_target(path, text=True)
+    with Draft(target) as draft, disk_faults(target), draft.open() as file:
 
         def write(text: str) -> None:
             # bytes of a file name that are not UTF-8 are escaped as in JSON
             file.write(text.encode("utf-8", "backslashreplace"))
-            if grows:
-                file.flush()
 
         yield from _FORMATS[format](log, write, target.path.parent if target.kind == "file" else None)
 
@@ -313,18 +308,27 @@ class DetectionFiles:
 
     Args:
         log: the run, without its frames, and with the facts that are known at the beginning.
+        rotate_bytes: size of CSV and JSON lines after which a further file begins; None for one file of any size.
         files: the path of each file (json, jsonl, csv, coco), None for none; ``"-"`` is standard output. CSV and JSON
             lines are written in place, so that each frame can be read at once; JSON and COCO get their names when they
-            are complete.
+            are complete. CSV and JSON lines also go to a listener, ``"tcp:HOST:PORT"``, which a live run never waits
+            for: lines that it does not take are dropped and counted.
     """
 
-    def __init__(self, log: DetectionLog, **files: PathLike | None) -> None:
+    def __init__(self, log: DetectionLog, *, rotate_bytes: int | None = None, **files: PathLike | None) -> None:
         self._open: list[Steps] = []
+        self._outputs: list[LineOutput] = []
         try:
             for format, path in files.items():
-                if path is not None:
-                    self._open.append(_write_file(path, format, log))
-                    next(self._open[-1])
+                if path is None:
+                    continue
+                if format in _GROWING:
+                    output = open_lines(path, rotate_bytes=rotate_bytes, waits=not log.facts.get("live"))
+                    self._outputs.append(output)
+                    self._open.append(_write_growing(output, format, log))
+                else:
+                    self._open.append(_write_draft(path, format, log))
+                next(self._open[-1])
         except BaseException:
             self.close()
             raise
@@ -333,6 +337,12 @@ class DetectionFiles:
         """Write the next frame into every file."""
         for file in self._open:
             file.send(frame)
+
+    def count_dropped_lines(self) -> dict[str, int]:
+        """Wait a short time for listeners, and return the number of lines that each of them did not take, by name."""
+        for output in self._outputs:
+            output.settle()
+        return {output.name: output.dropped_lines for output in self._outputs if output.dropped_lines}
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Complete every file, even if one of them fails; ``facts`` are known at the end, such as the summary."""

@@ -3,6 +3,9 @@
 A writer takes events in pieces. It works on a draft beside the target and renames it when it is closed, so a full disk
 or a killed run never leaves a broken file under the target's name and never destroys one that was there. Into a device
 or a pipe it writes directly, if the format is written from front to back.
+
+A recording of a camera is written in place instead (``grows``): after a full disk or a killed run, the events up to the
+last :meth:`EventWriter.flush` are in the file.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Any, ClassVar
 
 from fate.errors import FateError
 from fate.events.events import MAX_SIDE, Events, Sensor
-from fate.whole_files import Draft, disk_faults, find_target
+from fate.whole_files import Draft, InPlace, disk_faults, find_target
 
 # format → its module and its writer
 WRITERS: dict[str, tuple[str, str]] = {
@@ -45,16 +48,30 @@ BY_SUFFIX: dict[str, str] = {
 
 
 class EventWriter(AbstractContextManager["EventWriter"]):
-    """Write events in time order, in pieces. Use it in a ``with`` block; an error inside discards the file."""
+    """Write events in time order, in pieces. Use it in a ``with`` block; an error inside discards the file.
+
+    Args:
+        path: the file, which is replaced.
+        sensor: (height, width) of the events.
+        grows: write in place a file that does not exist yet. An error then keeps the events up to the last
+            :meth:`flush`. Only formats that are written from front to back can do this.
+    """
 
     format: ClassVar[str]
     text: ClassVar[bool] = False  #: whether the file is text, which may go to standard output
     seeks: ClassVar[bool] = False  #: whether the writer goes back in the file, which pipes do not allow
     max_coordinate: ClassVar[int] = MAX_SIDE - 1  #: of the pixels that the format can address
 
-    def __init__(self, path: str | os.PathLike[str], sensor: Sensor) -> None:
-        target = find_target(path, text=self.text, seeks=self.seeks)
-        self.path = target.path
+    def __init__(self, path: str | os.PathLike[str], sensor: Sensor, *, grows: bool = False) -> None:
+        target = find_target(path, text=self.text and not grows, seeks=self.seeks or grows)
+        self.path, self.grows = target.path, grows
+        if grows and self.seeks:
+            raise FateError(
+                f"{self.path}: {self.format} is not written from front to back, so a recording that breaks off would be"
+                " lost; choose RAW, DAT or CSV"
+            )
+        if grows and self.path.exists():
+            raise FateError(f"{self.path}: exists, and a recording replaces no file; give another name, or remove it")
         self.sensor = Sensor.of(sensor)
         if max(self.sensor) - 1 > self.max_coordinate:
             raise FateError(
@@ -62,12 +79,15 @@ class EventWriter(AbstractContextManager["EventWriter"]):
                 f" {self.sensor}; choose NPZ, CSV or HDF5"
             )
         self._last: int | None = None
-        self._draft = Draft(target)
+        self._kept_bytes = 0  # of a growing file, up to the last flush
+        self._draft = InPlace(target) if grows else Draft(target)
         self.file: Any = None
         try:
             with disk_faults(target):
                 self.file = self.open(self._draft)
                 self.begin()
+            if grows:
+                self.flush()
         except BaseException:
             self.discard()
             raise
@@ -83,6 +103,13 @@ class EventWriter(AbstractContextManager["EventWriter"]):
         with disk_faults(self._draft.target):
             self.append(events)
         self._last = int(events.t_us[-1])
+
+    def flush(self) -> int:
+        """Give all events so far to the operating system, and return the bytes of the file; for files that grow."""
+        with disk_faults(self._draft.target):
+            self.file.flush()
+            self._kept_bytes = self.file.tell()
+        return self._kept_bytes
 
     def open(self, draft: Draft) -> Any:
         """Open the draft for writing; the result becomes ``self.file``."""
@@ -111,19 +138,26 @@ class EventWriter(AbstractContextManager["EventWriter"]):
             raise
 
     def discard(self) -> None:
-        """Discard what was written."""
+        """Discard what was written; of a growing file, what came after the last flush."""
         if self.file is not None:
             with suppress(OSError, RuntimeError, ValueError):  # what is left cannot be written; it is not kept anyway
                 self.file.close()
+            if self.grows:
+                with suppress(OSError):  # a reader then finds the beginning of an event at the end
+                    if self._kept_bytes:
+                        os.truncate(self.path, self._kept_bytes)
+                    else:
+                        self.path.unlink()
         self._draft.discard()
 
     def refuse_times(self, events: Events, highest: int) -> None:
         """Refuse times below 0 or above ``highest``, which the format cannot hold."""
         if events.t_us[0] < 0 or events.t_us[-1] > highest:
             t_us = int(events.t_us[0]) if events.t_us[0] < 0 else int(events.t_us[-1])
+            remedy = "pass zero_time=True to start the copy at 0, or choose NPZ, CSV or HDF5"
             raise FateError(
                 f"{self.path}: {self.format} holds times from 0 to {highest} µs, and {t_us} µs was given;"
-                " pass zero_time=True to start the copy at 0, or choose NPZ, CSV or HDF5"
+                f" {'choose CSV' if self.grows else remedy}"
             )
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -133,9 +167,14 @@ class EventWriter(AbstractContextManager["EventWriter"]):
             self.discard()
 
 
-def open_writer(path: str | os.PathLike[str], sensor: Sequence[int], format: str | None = None) -> EventWriter:
-    """Open a writer that takes events in pieces, for a sensor of ``(height, width)``; use it in a ``with`` block."""
-    return find_writer(path, format)(path, Sensor.of(sensor))
+def open_writer(
+    path: str | os.PathLike[str], sensor: Sequence[int], format: str | None = None, *, grows: bool = False
+) -> EventWriter:
+    """Open a writer that takes events in pieces, for a sensor of ``(height, width)``; use it in a ``with`` block.
+
+    ``format`` is the same as for :func:`find_writer`, ``grows`` as for :class:`EventWriter`.
+    """
+    return find_writer(path, format)(path, Sensor.of(sensor), grows=grows)
 
 
 def find_writer(path: str | os.PathLike[str], format: str | None = None) -> type[EventWriter]:

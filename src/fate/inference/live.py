@@ -104,6 +104,7 @@ class LiveStream(AbstractContextManager["LiveStream"]):
         self._stalled = self._stopping = False
         self._fault: Exception | None = None
         self.ended = ""  #: why the stream ended; empty while it runs
+        self.source_failed = False  #: whether it ended because its source failed, such as a camera without power
 
     @property
     def source_counts(self) -> dict[str, int]:
@@ -123,7 +124,7 @@ class LiveStream(AbstractContextManager["LiveStream"]):
             if (fault := self._fault) is not None:
                 self._fault = None
                 raise fault
-            if self.ended.startswith("the source failed"):
+            if self.source_failed:
                 warn(f"{self.ended}; all events before were detected")
             raise StopIteration
         waited = self._clock() - taken.at
@@ -207,7 +208,7 @@ class LiveStream(AbstractContextManager["LiveStream"]):
                         self._latest, self._stalled = (int(events.t_us[-1]), now), False
                     self._change.notify_all()
         except (FateError, OSError) as error:
-            ended = f"the source failed: {error}"
+            ended, self.source_failed = f"the source failed: {error}", not self._stopping
         except Exception as error:  # a defect: the caller's thread raises it
             self._fault, ended = error, f"the source broke: {error!r}"
         with self._change:

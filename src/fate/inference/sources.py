@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import importlib
 import itertools
+import logging
 import re
 import selectors
 import socket
@@ -17,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -41,6 +43,8 @@ BLOCK_US = 20_000
 POLL_S = 0.1
 #: A client that is silent for longer is dropped, seconds.
 IDLE_S = 10.0
+#: Seconds between attempts to open a source again; the time doubles from the first to the last.
+FIRST_RETRY_S, LAST_RETRY_S = 0.5, 30.0
 #: Most clients that have not sent an event yet; one more drops the oldest.
 MAX_WAITING = 16
 
@@ -50,8 +54,8 @@ def is_live(name: str) -> bool:
     return name in ("-", "camera") or name.startswith("camera:") or PORT.fullmatch(name) is not None
 
 
-def check_source(name: str, sensor: Sequence[int] | None) -> None:
-    """Refuse a name that :func:`open_source` cannot open; ``sensor`` is (height, width) if it was given."""
+def check_source(name: str, sensor: Sequence[int] | None, reconnect: bool = False) -> None:
+    """Refuse a name that :func:`open_source`, which has the same arguments, cannot open."""
     if not is_live(name):
         raise FateError(f"{name}: expected -, tcp:PORT, camera or camera:SERIAL; a file is played by play")
     if port := PORT.fullmatch(name):
@@ -59,20 +63,26 @@ def check_source(name: str, sensor: Sequence[int] | None) -> None:
             raise FateError(f"{name}: there is no such port; expected tcp:1 to tcp:65535")
         if sensor is None:
             raise FateError(f"{name}: a socket does not say how large the sensor is; give sensor=(height, width)")
+    if reconnect and name == "-":
+        raise FateError("standard input: a pipe that has ended does not return; reconnect is for tcp:PORT and cameras")
 
 
-def open_source(name: str, sensor: Sequence[int] | None = None, format: str | None = None) -> LiveSource:
+def open_source(
+    name: str, sensor: Sequence[int] | None = None, format: str | None = None, reconnect: bool = False
+) -> LiveSource:
     """Open a live source by its name: ``-``, ``tcp:PORT``, ``camera`` or ``camera:SERIAL``.
 
     Sockets, and standard input without the header of a file, need the ``sensor`` (height, width); the ``format`` of
-    their bytes is evt3 (the default) or evt2.
+    their bytes is evt3 (the default) or evt2. With ``reconnect``, a socket waits for the next client when one has gone,
+    and a camera that fails is opened again.
     """
-    check_source(name, sensor)
+    check_source(name, sensor, reconnect)
     kind, _, detail = name.partition(":")
     if kind == "camera":
-        return CameraSource(detail or None)
+        open_camera = partial(CameraSource, detail or None)
+        return ReopenedSource(open_camera) if reconnect else open_camera()
     if kind == "tcp":  # clients are refused until the detector is ready
-        return TcpSource(int(detail), sensor or (), format=format or "evt3", listens=False)
+        return TcpSource(int(detail), sensor or (), format=format or "evt3", once=not reconnect, listens=False)
     return StandardInput(sensor, format or "evt3")
 
 
@@ -116,6 +126,63 @@ class LiveSource:
     def close(self) -> None:
         """End soon, from any thread. A thread that waits for a pipe cannot be woken; it ends with the next bytes."""
         self._closed.set()
+
+
+class ReopenedSource(LiveSource):
+    """A source that is opened again when it ends or fails, such as a camera whose cable was pulled.
+
+    Its clock may begin anew then, which restarts the windows of a stream. The counts of all openings are added.
+    """
+
+    def __init__(self, open: Callable[[], LiveSource], retry_s: tuple[float, float] = (FIRST_RETRY_S, LAST_RETRY_S)):
+        """Args:
+        open: opens the source; its first call must succeed, because it gives the size of the sensor.
+        retry_s: first and longest time between two attempts, seconds.
+        """
+        self._open, self._retry_s = open, retry_s
+        self._source: LiveSource | None = open()
+        super().__init__(self._source.sensor)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        source = self._source
+        return dict(self._counts + Counter(source.counts if source is not None else {}))
+
+    def close(self) -> None:
+        super().close()
+        if (source := self._source) is not None:
+            source.close()
+
+    def __iter__(self) -> Iterator[Events]:
+        while (source := self._source) is not None:
+            reason = "it ended"
+            try:
+                yield from source
+            except (FateError, OSError) as error:
+                reason = str(error)
+            self._source, lost = None, Counter(source.counts)
+            self._counts += lost
+            if self._closed.is_set():
+                return
+            self._counts["times the source was lost"] += 1
+            logging.getLogger(__name__).warning("the source was lost (%s); it is opened again when it returns", reason)
+            self._source = self._reopen()
+
+    def _reopen(self) -> LiveSource | None:
+        """Try to open the source until it succeeds; None if this was closed meanwhile."""
+        wait_s, longest = self._retry_s
+        while not self._closed.wait(wait_s):
+            wait_s = min(2 * wait_s, longest)
+            try:
+                source = self._open()
+            except (FateError, OSError):
+                continue
+            if source.sensor == self.sensor:
+                logging.getLogger(__name__).warning("the source has returned")
+                return source
+            source.close()
+            raise FateError(f"the source returned with a {source.sensor} sensor; expected {self.sensor} as before")
+        return None
 
 
 class BytesToEvents:

@@ -21,19 +21,20 @@ from fate.inference.stream import RecordingStream, StreamingDetector, part_of
 from fate.inference.stream_types import StreamFrame, StreamKeywords, StreamOptions
 from fate.models.nms import MAX_OVERLAP
 from fate.progress import Progress, name_part
-from fate.text import encodable, frequency, significant
+from fate.text import encodable, frequency, plural, significant
 from fate.view.rendering import render_video
 from fate.view.report import measure_event_rate, write_report
 from fate.workflows.summary import RunningSummary, summary_lines, summary_table
 
 
 class BoxFiles(TypedDict, total=False):
-    """Files of boxes; ``"-"`` is standard output."""
+    """Files of boxes; ``"-"`` is standard output, and ``jsonl`` and ``csv`` may be a listener, ``"tcp:HOST:PORT"``."""
 
     json: str | os.PathLike[str] | None  #: all frames and the summary in one JSON document
     jsonl: str | os.PathLike[str] | None  #: JSON lines, one for each window as soon as it is detected
     csv: str | os.PathLike[str] | None  #: a row for each box, as soon as its window is detected
     coco: str | os.PathLike[str] | None  #: COCO's JSON, with times
+    rotate_bytes: int | None  #: size of ``jsonl`` and ``csv`` after which a further file begins
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,15 @@ class ResultRecorder(DetectionFiles):
             overlap = f"windows of {options.length_us / 1000:g} ms, one every {1000 / options.hz:g} ms"
         if any(overlap in note for note in notes):
             overlap = ""
-        said = [note for note in (adaptation, overlap, *notes) if note]
+        dropped_lines = self.count_dropped_lines()
+        unsent = [f"{name} did not take {plural(count, 'line')}" for name, count in dropped_lines.items()]
+        said = [note for note in (adaptation, overlap, *notes, *unsent) if note]
         summary = self._summary.result(took_s, counts, said)
+        if dropped_lines:
+            summary["dropped"]["lines_to_listeners"] = sum(dropped_lines.values())
         summary |= {name: counts[name] for name in counted} | {"adaptation": adaptation}
+        if isinstance(stream, LiveStream):
+            summary["source_failed"] = stream.source_failed
         self.finish({"summary": summary})
         log = replace(self._log, frames=list(frames), facts={**self.facts, "summary": summary})
         return Detected(log, list(frames), summary)
@@ -147,7 +154,8 @@ def detect(
         report: name of a page to write, .html; it contains the video.
         look: how the video shows events.
         progress: called with the windows done, the windows in all, the speed and the name of the part.
-        files: files of boxes to write: ``json``, ``jsonl``, ``csv`` and ``coco``, see ``BoxFiles``.
+        files: files of boxes to write: ``json``, ``jsonl``, ``csv`` and ``coco``, and ``rotate_bytes``; see
+            ``BoxFiles``.
     """
     asked: StreamKeywords = {
         "window_us": window_us, "threshold": threshold, "track": track, "max_overlap": max_overlap

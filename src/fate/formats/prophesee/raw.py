@@ -43,7 +43,7 @@ TIME_RANGE = 1 << 34  # µs until TIME_HIGH of EVT2 wraps
 WRAP_SLACK = 10_000  # µs by which a wrap may fall short of the whole range
 HALF_TIME_HIGH = 1 << 11  # of EVT3
 NO_HIGH = NO_ROW = NO_BASE = -1
-MAX_WRAPS = 4096  # that are spelt out; a file that starts later is refused
+MAX_WRAPS = 4096  # that are spelt out at once; a file that starts later is refused
 VECTOR = 32  # columns covered by one EVT2.1 word, or by VECT_12 + VECT_12 + VECT_8
 VECTOR_FROM = 5  # events from which an EVT3 vector (four words) is shorter than single events
 
@@ -379,7 +379,7 @@ class EvtWriter(EventWriter):
         self.file.write("".join(f"% {line}\n" for line in (*lines, "end")).encode())
 
     def append(self, events: Events) -> None:
-        self.refuse_times(events, (MAX_WRAPS << self.time_bits) - 1)
+        self.refuse_times(events, (((self._time >> self.time_bits) + MAX_WRAPS) << self.time_bits) - 1)
         wraps = (int(events.t_us[-1]) >> self.time_bits) - (self._time >> self.time_bits)
         words = np.empty(self.words_per_event * len(events) + 2 * wraps + 2, np.int64)
         width = self.sensor.width if self.has_vectors else 0

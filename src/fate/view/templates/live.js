@@ -57,6 +57,8 @@ function receive(buffer) {
   const picture = { ...content, pixels: new Uint8Array(buffer, 4 + length) };
   keep(picture);
   measure(picture);
+  run.recording = content.recording;
+  showRecording();
   if (paused) confirm(); else show(picture);
 }
 
@@ -365,7 +367,7 @@ function toggleRecording() {
 function showRecording() {
   const recording = run.recording, button = byId("record");
   button.hidden = byId("record-key").hidden = !recording;
-  if (!recording) return setText("recording", "");
+  if (!recording) return;
   button.setAttribute("aria-pressed", recording.active);
   button.lastChild.textContent = recording.active ? "Stop recording" : "Record";
   setText("recording", recording.note || "");

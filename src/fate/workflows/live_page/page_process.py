@@ -17,22 +17,26 @@ import threading
 import time
 import webbrowser
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
+from datetime import datetime
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from fate.boxes.detection_files import encode_line
 from fate.boxes.drawing import CLASS_COLOURS, PALETTES, readable_on
 from fate.errors import PACKAGES, FateError, missing_packages, warn
 from fate.formats.recording import Recording
-from fate.inference.sources import LiveSource, is_live
+from fate.inference.sources import is_live
+from fate.text import plural
 from fate.view.page import render_page
 from fate.workflows.live_page.messages import VERSION, encode_message, write_message
 from fate.workflows.live_page.pictures import EventPicture, WatchedSource
 
 if TYPE_CHECKING:  # they load torch, which takes seconds; the page is there before
     from fate.inference.live import LiveStream
+    from fate.inference.recording_source import RecordingSource
     from fate.inference.stream_types import StreamFrame
 
 #: Address of the page unless another one is given. It does not change, so that an open page finds the next run.
@@ -86,7 +90,8 @@ class LivePage(AbstractContextManager["LivePage"]):
         self._changed, self._ending, self._is_new = threading.Event(), threading.Event(), True
         self._watched = threading.Event()  # set while there is a viewer
         self.viewers = 0  #: browsers that show the page now
-        self.on_record: Callable[[bool], dict[str, Any]] | None = None  #: starts or ends a recording for a viewer
+        self._recorder: RecordingSource | None = None
+        self._refused = ""  # why the last recording could not be started
         self._writer = threading.Thread(target=self._write, name="fate-page", daemon=True)
         self._reader = threading.Thread(target=self._read, name="fate-page-wishes", daemon=True)
         with suppress(OSError):  # it has ended already, and the answer is empty
@@ -120,8 +125,9 @@ class LivePage(AbstractContextManager["LivePage"]):
         self._is_new = True
         self._changed.set()
 
-    def watch(self, source: LiveSource) -> WatchedSource:
-        """Return the source; its events are drawn when they are read."""
+    def watch(self, source: RecordingSource) -> WatchedSource:
+        """Return the source; its events are drawn when they are read, and viewers may record them."""
+        self._recorder = source
         self._picture = EventPicture(source.sensor)
         self._picture.is_watched = self.viewers > 0
         return WatchedSource(source, self._picture)
@@ -182,7 +188,7 @@ class LivePage(AbstractContextManager["LivePage"]):
                     is_ending = self._ending.is_set()
                     if self._is_new:
                         self._is_new = False
-                        write_message(self._pipe, encode_message(self._run))
+                        write_message(self._pipe, encode_message({**self._run, **self._recording()}))
                     if is_ending:
                         return
                     if self._frame is not None and self.viewers:
@@ -196,7 +202,7 @@ class LivePage(AbstractContextManager["LivePage"]):
     def _encode_picture(self, frame: StreamFrame, counts: dict[str, int]) -> bytes:
         latencies = [self._latencies.popleft() for _ in range(len(self._latencies))]
         content: dict[str, Any] = {"kind": "picture", "at_s": round(time.monotonic(), 4), "line": encode_line(frame)}
-        content |= {"counts": counts, "latency_ms": latencies}
+        content |= {"counts": counts, "latency_ms": latencies, **self._recording()}
         if self._picture is None:
             return encode_message(content)
         packed = self._picture.take()
@@ -212,8 +218,32 @@ class LivePage(AbstractContextManager["LivePage"]):
                     self._picture.is_watched = self.viewers > 0
                 (self._watched.set if self.viewers else self._watched.clear)()
                 self._changed.set()
-            if "record" in content and self.on_record is not None:
-                self.show(self._run["state"], recording=self.on_record(content["record"]))
+            if "record" in content and self._recorder is not None:
+                self._record(self._recorder, content["record"])
+
+    def _record(self, recorder: RecordingSource, starts: bool) -> None:
+        """Start a recording in the current folder, or stop it."""
+        self._refused = ""
+        try:
+            if starts:
+                recorder.start(f"{Path(self._run['name']).stem}-{datetime.now():%Y%m%d-%H%M%S}.raw")
+            else:
+                recorder.stop()
+        except FateError as error:
+            self._refused = str(error)
+        self.show(self._run["state"])
+
+    def _recording(self) -> dict[str, Any]:
+        """Return whether events are recorded and what viewers read about it; empty before there is a source."""
+        if self._recorder is None:
+            return {}
+        state, refused = self._recorder.state, self._refused
+        text = ""
+        if state.path is not None:
+            done = f"{state.path}: {state.bytes / 1e6:.1f} MB, {plural(state.events, 'event')}"
+            text = f"Recording {done}" if state.is_active else f"Recorded {done}"
+        failed = refused or state.failed
+        return {"recording": {"active": state.is_active, "note": failed or text, "failed": bool(failed)}}
 
 
 def name_of(source: object) -> str:

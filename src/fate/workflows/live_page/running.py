@@ -10,6 +10,7 @@ from typing import Any, Literal, Unpack
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.inference.loading import FASTEST_ON_A_CPU, Model, choose_device, load_detector
+from fate.inference.recording_source import RecordingSource
 from fate.inference.sources import LiveSource, is_live, open_source, play
 from fate.inference.stream import StreamingDetector
 from fate.inference.timing import choose_timing
@@ -114,6 +115,6 @@ def show_live(
         source = play(source, timing.hz, loop=loop)
 
     return detect_live(
-        page.watch(source), detector, timing.hz, name=name, budget_ms=budget_ms, window_us=timing.window_us,
+        page.watch(RecordingSource(source)), detector, timing.hz, name=name, budget_ms=budget_ms, window_us=timing.window_us,
         threshold=threshold, track=True, on_start=page.begin, on_frame=page.add, **files,
     )  # fmt: skip
