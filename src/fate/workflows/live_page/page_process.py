@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import socket
 import subprocess
@@ -77,6 +78,7 @@ class LivePage(AbstractContextManager["LivePage"]):
             [sys.executable, "-P", "-m", "fate.workflows.live_page.server"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,  # Ctrl-C is for the detector alone
         )  # fmt: skip
+        self.pid = self._process.pid  #: of the process of the page
         self._pipe, self._lines = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
         self._run: dict[str, Any] = {
             "kind": "run", "version": VERSION, "session": secrets.token_hex(8), "name": name, "state": "starting",
@@ -226,7 +228,8 @@ class LivePage(AbstractContextManager["LivePage"]):
         self._refused = ""
         try:
             if starts:
-                recorder.start(f"{Path(self._run['name']).stem}-{datetime.now():%Y%m%d-%H%M%S}.raw")
+                name = re.sub(r"[^\w.-]+", "-", Path(self._run["name"]).stem)
+                recorder.start(f"{name}-{datetime.now():%Y%m%d-%H%M%S}.raw")
             else:
                 recorder.stop()
         except FateError as error:

@@ -115,6 +115,6 @@ def show_live(
         source = play(source, timing.hz, loop=loop)
 
     return detect_live(
-        page.watch(RecordingSource(source)), detector, timing.hz, name=name, budget_ms=budget_ms, window_us=timing.window_us,
-        threshold=threshold, track=True, on_start=page.begin, on_frame=page.add, **files,
+        page.watch(RecordingSource(source)), detector, timing.hz, window_us=timing.window_us, budget_ms=budget_ms,
+        threshold=threshold, track=True, name=name, on_start=page.begin, on_frame=page.add, **files,
     )  # fmt: skip
