@@ -155,7 +155,7 @@ def test_the_page_says_why_a_run_ended_and_finds_the_next_one(run: Run, page: Br
     assert "SIGTERM" in page.value("byId('cover').textContent")
     summary = run.read()[-1]["summary"]
     assert page.value("[run.counts.windows, run.counts.boxes]") == [summary["windows"], sum(summary["boxes"].values())]
-    assert page.value("run.counts.windows_dropped") == summary["dropped"]["windows"]
+    assert page.value("run.counts.windows_dropped") == summary["dropped"]["windows_dropped"]
     page.wait("retryAt > 0 && byId('cover').textContent.includes('Next attempt')")
     again = Run(folder, port, "again.jsonl")
     try:

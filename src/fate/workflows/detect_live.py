@@ -98,11 +98,10 @@ def detect_live(
                     on_frame(frame)
         except KeyboardInterrupt:  # outside the main thread, or raised by on_frame
             ended = "it was stopped (Ctrl-C)"
-            live.close()
         except Exception as error:  # raised after the files are completed
             ended, failure = f"it broke off ({error})", error
-            live.close()
         took = time.perf_counter() - began
+        live.close()  # windows that still wait are dropped, and counted in the summary
         notes = [ended or live.ended, *_notes(live, hz, took)]
         try:
             done = recorder.result(live, took, notes=notes, counted=("windows_late", "stalls", "restarts"))
