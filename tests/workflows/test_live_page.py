@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,13 +118,26 @@ def test_a_picture_has_the_last_event_of_each_pixel_as_other_pictures_have() -> 
     picture.is_watched = True
     for first in range(0, 500, 100):
         picture.add(events[first : first + 100])
-    packed = picture.take()
+    packed = picture.take(int(events.t_us[-1]) + 1)
     assert len(packed) == 186  # a quarter of a byte per pixel
     codes = unpack_picture(packed, SENSOR)
     shades = Palette(background=(0, 0, 0), on=(2, 2, 2), off=(1, 1, 1))
     np.testing.assert_array_equal(codes, draw_events(events, shades)[:, :, 0])
-    assert not unpack_picture(picture.take(), SENSOR).any()  # each event is drawn once
+    assert not unpack_picture(picture.take(10**9), SENSOR).any()  # each event is drawn once
     assert picture.events == 500
+
+
+def test_events_after_the_time_of_the_boxes_wait_for_the_next_picture() -> None:
+    picture = EventPicture(SENSOR)
+    picture.is_watched = True
+    for t_us in (100, 200):
+        picture.add(Events([t_us, t_us + 50], [1, 2], [3, 4], [1, 0], SENSOR))
+    drawn = [np.argwhere(unpack_picture(picture.take(end), SENSOR)).tolist() for end in (150, 220, 1000)]
+    assert drawn == [[[3, 1]], [[3, 1], [4, 2]], [[4, 2]]]
+    picture.add(Events([10**9], [7], [5], [1], SENSOR))  # the clock of the source has jumped
+    assert np.argwhere(unpack_picture(picture.take(1000), SENSOR)).tolist() == [[5, 7]]
+    picture.has_ended = True
+    assert np.argwhere(unpack_picture(picture.take(2000), SENSOR)).tolist() == [[5, 7]]  # the last picture stays
 
 
 # ---- what viewers get ---------------------------------------------------------------------------------------------
@@ -137,10 +151,10 @@ def test_a_viewer_gets_the_boxes_of_the_json_line_and_the_events(page: LivePage)
         assert run["name"] == "drive.raw"
         assert page.wait_for_viewer(PATIENCE_S)
         assert list(source) == [events]
-        page.add(frame_at(5000))
+        page.add(replace(frame_at(5000), t_us=int(events.t_us[-1]) + 1))
         content, packed = next_picture(viewer)
     line = content["line"]
-    assert (line["t_us"], line["boxes"], line["scores"]) == (5000, [[1, 2, 11.13, 12]], [0.9124])
+    assert (line["boxes"], line["scores"]) == ([[1, 2, 11.13, 12]], [0.9124])
     assert (line["track_ids"], line["events"], content["latency_ms"]) == ([3], 17, [3.0])
     assert content["seen"] == 300
     assert set(np.unique(unpack_picture(packed, SENSOR))) == {0, 1, 2}

@@ -125,6 +125,7 @@ function showState() {
   } else if (paused && (state === "running" || state === "ended")) {
     state = "paused", text = "Paused";
   }
+  byId("record").disabled = !isOpen || run?.state !== "running";
   byId("state").dataset.state = state;
   setText("state", text);
   setText("cover", cover.trim());
@@ -163,8 +164,6 @@ function draw() {
   drawBoxes(context, width / run.sensor[1], ratio);
   const line = shown.line;
   setText("time", `${(line.t_us / 1e6).toFixed(3)} s`);
-  const ahead = (shown.seen_us - line.t_us) / 1000;
-  setText("lag", ahead > 1 ? `events are ${ahead.toFixed(0)} ms newer than the boxes` : "");
   const index = kept.indexOf(shown), behind = kept.length - 1 - index;
   setText("where", paused ? (behind ? `${behind} pictures before the newest` : "newest picture") : "");
   showCounts(shown.counts);
@@ -360,7 +359,7 @@ function takeSnapshot() {
 }
 
 function toggleRecording() {
-  if (!run || !run.recording || socket.readyState !== WebSocket.OPEN) return;
+  if (byId("record").hidden || byId("record").disabled) return;
   socket.send(JSON.stringify({ record: !run.recording.active }));
 }
 

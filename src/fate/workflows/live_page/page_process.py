@@ -85,7 +85,7 @@ class LivePage(AbstractContextManager["LivePage"]):
             "palettes": {key: [each.background, each.off, each.on] for key, each in PALETTES.items()},
             "colours": [[colour, readable_on(colour)] for colour in CLASS_COLOURS], "pictures_hz": PICTURES_HZ,
         }  # fmt: skip
-        self._frame: tuple[StreamFrame, dict[str, int]] | None = None
+        self._frame: tuple[StreamFrame, dict[str, int], float] | None = None  # with counters, and when it came
         self._latencies: deque[float] = deque(maxlen=MAX_LATENCIES)
         self._picture: EventPicture | None = None
         self._stream: LiveStream | None = None
@@ -145,7 +145,7 @@ class LivePage(AbstractContextManager["LivePage"]):
         if self.viewers:
             latency = frame.waited_ms + frame.total_ms if frame.age_ms is None else frame.age_ms
             self._latencies.append(round(latency, 2))
-        self._frame = frame, self._counts()
+        self._frame = frame, self._counts(), time.monotonic()
         if self._run["state"] != "running":
             self.show("running")
         self._changed.set()
@@ -201,14 +201,20 @@ class LivePage(AbstractContextManager["LivePage"]):
             if not self._ending.is_set():
                 warn("the process of the page has ended; detection continues without it")
 
-    def _encode_picture(self, frame: StreamFrame, counts: dict[str, int]) -> bytes:
+    def _encode_picture(self, frame: StreamFrame, counts: dict[str, int], came: float) -> bytes:
+        """Return the message with the boxes of the newest window and the events up to its end.
+
+        Until the next window is detected, events go on from there at the speed of the clock, so that they move smoothly
+        and boxes fit them.
+        """
+        now = time.monotonic()
         latencies = [self._latencies.popleft() for _ in range(len(self._latencies))]
-        content: dict[str, Any] = {"kind": "picture", "at_s": round(time.monotonic(), 4), "line": encode_line(frame)}
+        content: dict[str, Any] = {"kind": "picture", "at_s": round(now, 4), "line": encode_line(frame)}
         content |= {"counts": counts, "latency_ms": latencies, **self._recording()}
         if self._picture is None:
             return encode_message(content)
-        packed = self._picture.take()
-        return encode_message({**content, "seen": self._picture.events, "seen_us": self._picture.t_us}, packed)
+        packed = self._picture.take(frame.t_us + round(1e6 * (now - came)))
+        return encode_message({**content, "seen": self._picture.events}, packed)
 
     def _read(self) -> None:
         """The reading thread: what viewers do and ask for."""

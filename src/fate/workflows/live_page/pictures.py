@@ -19,6 +19,8 @@ from fate.inference.sources import LiveSource
 
 #: Most events that wait to be drawn. If there are more, the oldest are not drawn.
 MAX_WAITING = 4_000_000
+#: Longest time that events wait for the boxes of their time, µs; the clock of a source may jump.
+MAX_AHEAD_US = 2_000_000
 
 
 @compiled
@@ -52,10 +54,10 @@ class EventPicture:
         self._pieces: deque[Events] = deque()
         self._waiting, self._lock = 0, threading.Lock()
         self.is_watched = True  #: whether events are kept to be drawn; all are counted
+        self.has_ended = False  #: whether no more events will come; the last picture then stays
         self.events = 0  #: all events so far
-        self.t_us = 0  #: time of the latest event
         self.add(Events([0], [0], [0], [1], sensor))  # compiles both loops
-        self.take()
+        self.take(1)
         self.events, self.is_watched = 0, False
 
     def add(self, events: Events) -> None:
@@ -64,7 +66,6 @@ class EventPicture:
             return
         with self._lock:
             self.events += len(events)
-            self.t_us = int(events.t_us[-1])
             if not self.is_watched:
                 return
             self._pieces.append(events)
@@ -72,10 +73,18 @@ class EventPicture:
             while self._waiting > MAX_WAITING and len(self._pieces) > 1:
                 self._waiting -= len(self._pieces.popleft())
 
-    def take(self) -> bytes:
-        """Return a picture of the events since the last call."""
+    def take(self, end_us: int) -> bytes:
+        """Return a picture of the events before ``end_us`` that were in no picture yet; later ones wait."""
         with self._lock:
-            pieces, self._pieces, self._waiting = self._pieces, deque(), 0
+            pieces, self._pieces, self._waiting = list(self._pieces), deque(), 0
+            for index, piece in enumerate(pieces):
+                if end_us <= piece.t_us[-1] < end_us + MAX_AHEAD_US:
+                    cut = int(piece.t_us.searchsorted(end_us))
+                    pieces[index] = piece[:cut]
+                    self._pieces.append(piece[cut:])
+                    self._waiting += len(piece) - cut
+        if self.has_ended and not any(map(len, pieces)):
+            return self._packed.tobytes()
         for piece in pieces:
             draw_codes(self._codes, piece.x, piece.y, piece.p)
         pack_codes(self._codes.reshape(-1), self._packed)
@@ -100,6 +109,7 @@ class WatchedSource(LiveSource):
         for events in self._source:
             self._picture.add(events)
             yield events
+        self._picture.has_ended = True
 
     def close(self) -> None:
         self._source.close()
