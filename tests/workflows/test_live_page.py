@@ -268,10 +268,11 @@ def test_detection_continues_if_the_process_of_the_page_ends(page: LivePage) -> 
         next_message(viewer)
         os.kill(page.pid, KILL_SIGNAL)
         ends, number = time.monotonic() + PATIENCE_S, 0
-        while not caught and time.monotonic() < ends:
+        while not any("page" in str(each.message) for each in caught) and time.monotonic() < ends:
             number += 1
             page.add(frame_at(5000 * number))
             time.sleep(0.01)
+        assert page.viewers == 0
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -197,9 +197,8 @@ class LivePage(AbstractContextManager["LivePage"]):
                         began = time.monotonic()
                         write_message(self._pipe, self._encode_picture(*self._frame))
                         self._ending.wait(max(0.0, began + period - time.monotonic()))
-        except OSError:
-            if not self._ending.is_set():
-                warn("the process of the page has ended; detection continues without it")
+        except OSError:  # the process has ended; the reading thread says so
+            pass
 
     def _encode_picture(self, frame: StreamFrame, counts: dict[str, int], came: float) -> bytes:
         """Return the message with the boxes of the newest window and the events up to its end.
@@ -221,13 +220,19 @@ class LivePage(AbstractContextManager["LivePage"]):
         for line in self._lines:
             content: Mapping[str, Any] = json.loads(line)
             if "viewers" in content:
-                self.viewers = content["viewers"]
-                if self._picture is not None:
-                    self._picture.is_watched = self.viewers > 0
-                (self._watched.set if self.viewers else self._watched.clear)()
-                self._changed.set()
+                self._count_viewers(content["viewers"])
             if "record" in content and self._recorder is not None:
                 self._record(self._recorder, content["record"])
+        self._count_viewers(0)
+        if not self._ending.is_set():
+            warn("the process of the page has ended; detection continues without it")
+
+    def _count_viewers(self, viewers: int) -> None:
+        self.viewers = viewers
+        if self._picture is not None:
+            self._picture.is_watched = viewers > 0
+        (self._watched.set if viewers else self._watched.clear)()
+        self._changed.set()
 
     def _record(self, recorder: RecordingSource, starts: bool) -> None:
         """Start a recording in the current folder, or stop it."""
