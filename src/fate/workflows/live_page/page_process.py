@@ -184,9 +184,9 @@ class LivePage(AbstractContextManager["LivePage"]):
         try:
             with self._pipe:
                 while True:
-                    # events are drawn at this rate even if the detector is slower
-                    self._changed.wait(period if self.viewers else None)
-                    self._changed.clear()
+                    if self._frame is None or not self.viewers:  # else the rate of pictures sets the pace
+                        self._changed.wait()
+                        self._changed.clear()
                     is_ending = self._ending.is_set()
                     if self._is_new:
                         self._is_new = False
