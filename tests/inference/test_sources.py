@@ -18,9 +18,18 @@ from hypothesis import strategies as st
 
 import fate
 from fate.errors import FateError, MissingDependencyError
-from fate.events.events import Events
+from fate.events.events import Events, Sensor
 from fate.formats.prophesee.header import parse_header
-from fate.inference.sources import BytesToEvents, CameraSource, FileSource, StandardInput, TcpSource, open_source
+from fate.inference.sources import (
+    BytesToEvents,
+    CameraSource,
+    FileSource,
+    LiveSource,
+    ReopenedSource,
+    StandardInput,
+    TcpSource,
+    open_source,
+)  # fmt: skip
 from tests.conftest import make_events
 from tests.inference.streams import SENSOR, drive
 
@@ -431,6 +440,45 @@ def test_a_camera_that_is_unplugged_is_a_sources_end(camera: Any) -> None:
     next(pieces)
     with pytest.raises(FateError, match="device disconnected"):
         next(pieces)
+
+
+def test_a_camera_that_is_lost_is_opened_again_and_its_counts_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    unplugged, absent = RuntimeError("device disconnected"), RuntimeError("no device found")
+    turns: list[Any] = [
+        [packet(rows([5]), dropped=1), unplugged], absent, absent, [packet(rows([2, 3]), dropped=4), unplugged], []
+    ]  # fmt: skip
+
+    def open_camera(**options: Any) -> StandIn:
+        if isinstance(turn := turns.pop(0), Exception):
+            raise turn
+        return StandIn(turn)
+
+    monkeypatch.setitem(sys.modules, "neuromorphic_drivers", SimpleNamespace(open=open_camera))
+    source = ReopenedSource(CameraSource, retry_s=(0.001, 0.01))
+    pieces = iter(source)
+    assert [next(pieces).t_us.tolist(), next(pieces).t_us.tolist()] == [[5], [2, 3]]
+    source.close()
+    assert list(pieces) == []
+    assert source.counts["times the source was lost"] == 1
+    assert source.counts["packets dropped by the driver"] == 5
+
+
+class Ended(LiveSource):
+    """A source without events."""
+
+    def __iter__(self) -> Iterator[Events]:
+        return iter(())
+
+
+def test_a_camera_that_returns_with_another_sensor_is_an_error() -> None:
+    opened = [Ended(Sensor(64, 64)), Ended(Sensor(480, 640))]
+    with pytest.raises(FateError, match=r"640×480.*64×64"):
+        next(iter(ReopenedSource(lambda: opened.pop(0), retry_s=(0.001, 0.01))))
+
+
+def test_a_pipe_does_not_return() -> None:
+    with pytest.raises(FateError, match="tcp:PORT"):
+        open_source("-", (64, 64), reconnect=True)
 
 
 def test_without_the_driver_the_pip_line_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,15 @@ def parse_duration(text: str) -> int:
     raise FateError(f"{text} was given; expected more than 0, with a unit, such as 50ms")
 
 
+def parse_size(text: str) -> int:
+    """Bytes of ``100MB``, ``1.5GB`` or ``500kB``; a megabyte is a million bytes."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)\s*([kMG]?)B", text.strip())
+    size = round(float(match[1]) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}[match[2]]) if match else 0
+    if size < 1:
+        raise FateError(f"{text} was given; expected a size with its unit, such as 100MB or 1GB")
+    return size
+
+
 def parse_shard(text: str) -> tuple[int, int]:
     """``"1/4"`` → ``(1, 4)``."""
     parts = text.split("/")
@@ -246,6 +255,7 @@ def check_outputs(
     datasets: Iterable[str | None] = (),
     binary: Container[str] = (),
     seeks: Container[str] = (),
+    lines: Container[str] = (),
 ) -> None:
     """Refuse files that cannot be written, before minutes of work and not after.
 
@@ -255,13 +265,14 @@ def check_outputs(
         datasets: datasets that are read; outputs may replace earlier reports in them, but no other files.
         binary: options whose files are not text, and cannot go to standard output.
         seeks: options whose writers go back in the file, so that it cannot be a device or a pipe.
+        lines: options that are written line by line, so that they may go to a listener, ``tcp:HOST:PORT``.
     """
     taken: dict[str, str] = {}
     for option, file in outputs.items():
         if file is None:
             continue
         try:
-            target = find_target(file, text=option not in binary, seeks=option in seeks)
+            target = find_target(file, text=option not in binary, seeks=option in seeks, lines=option in lines)
         except FateError as error:
             raise FateError(f"{option} {error}") from None
         if target.kind == "file":
@@ -271,7 +282,8 @@ def check_outputs(
                 refuse_file_of_dataset(option, target.path, dataset)
         if target.kind == "device" and not target.is_standard_output:
             continue  # such as /dev/null, which may take several
-        location = "standard output" if target.is_standard_output else f"the file {target.path}"
+        location = target.name if target.kind == "socket" else f"the file {target.path}"
+        location = "standard output" if target.is_standard_output else location
         if location in taken:
             raise typer.BadParameter(
                 f"{taken[location]} and {option} both name {location}; give one of them another file"

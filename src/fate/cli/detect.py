@@ -15,7 +15,7 @@ from typer import Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
-from fate.cli.terminal import note, with_options
+from fate.cli.terminal import SOURCE_FAILED, note, with_options
 from fate.errors import FateError
 from fate.whole_files import find_target, is_standard_output
 
@@ -31,10 +31,13 @@ def detect(
     jsonl_file: str | None = None,
     csv_file: str | None = None,
     coco_file: str | None = None,
+    rotate: Any = Option(None, parser=args.parse_size),
     realtime: bool = False,
+    reconnect: bool = False,
     track: bool = False,
     threshold: float | None = Option(None, min=0, max=1),
     max_overlap: args.Share = 0.45,
+    clip_windows: int = Option(16, min=1, max=16),
     acc: Any = Option("50ms", parser=args.parse_duration),
     fps: float = Option(25.0, min=1, max=240),
     slow: float = Option(1.0, min=0.01, max=10_000),
@@ -67,17 +70,20 @@ def detect(
                     " drive.raw | fate detect -) and run fate detect on that"
                 )
         if live:
-            check_live_source(files[0], {"start": start, "end": end, **reading})
+            check_live_source(files[0], {"start": start, "end": end, **reading}, reconnect)
+        elif reconnect:
+            raise FateError(f"--reconnect was given for the file {files[0]}; it is for tcp:PORT and cameras")
     for file in files:
         named = {option: _named(value, file, files) for option, value in outputs.items()}
-        args.check_outputs(named, file, binary=("--save",), seeks=("--save",))
+        args.check_outputs(named, file, binary=("--save",), seeks=("--save",), lines=("--jsonl", "--csv"))
     if not live and len(files) == 1:  # of several files, the others are still detected
         args.check_inputs(*files)
     find_weights(model)
     load = cache(partial(load_and_note, model, device))
     asked = {"hz": hz, "window_us": window, "threshold": threshold, "track": track, "max_overlap": max_overlap}
+    asked |= {"rotate_bytes": rotate, "clip_windows": clip_windows}
     if live or realtime:
-        _live(files[0], live, load, boxes, asked, reading, (start, end))
+        _live(files[0], live, load, boxes, asked, reading, (start, end), reconnect)
     else:
         look = {"acc_us": acc, "fps": fps, "slow": slow, "palette": palette}
         _files(files, load, outputs, asked, look, reading, (start, end))
@@ -91,7 +97,7 @@ def check_window(hz: Any, window: int | None) -> None:
         )
 
 
-def check_live_source(name: str, given: Mapping[str, Any]) -> None:
+def check_live_source(name: str, given: Mapping[str, Any], reconnect: bool = False) -> None:
     """Refuse a live source that cannot be opened, and options, by the names of their parameters, that are for files."""
     from fate.inference.sources import check_source
 
@@ -99,7 +105,7 @@ def check_live_source(name: str, given: Mapping[str, Any]) -> None:
     if for_files:
         option = for_files[0].replace("_", "-").replace("drop", "drop-out-of-bounds")
         raise FateError(f"--{option} was given for a live source; it is for files")
-    check_source(name, given.get("sensor"))
+    check_source(name, given.get("sensor"), reconnect)
 
 
 def load_and_note(model: str, device: str) -> Any:
@@ -164,7 +170,7 @@ def _files(
 
 def _live(
     file: str, live: bool, load: Callable[[], Any], outputs: dict[str, str | None], asked: dict[str, Any],
-    reading: args.Reading, part: tuple[Any, Any],
+    reading: args.Reading, part: tuple[Any, Any], reconnect: bool,
 ) -> None:  # fmt: skip
     """Detect a live source or, unless ``live``, a file that is played at its own speed."""
     detector, hz, window = load(), asked["hz"], asked["window_us"]
@@ -177,7 +183,7 @@ def _live(
         if live:
             name = "standard input" if file == "-" else file
             note(f"waiting for events from {name}; Ctrl-C stops, and the results so far are kept")
-            source = open_source(file, reading.get("sensor"), reading.get("format"))
+            source = open_source(file, reading.get("sensor"), reading.get("format"), reconnect)
             asked |= _timing(detector, source.sensor, hz, window, in_time=True)
         else:
             recording = closing.enter_context(args.opened(file, reading))
@@ -192,6 +198,8 @@ def _live(
         paths: Any = {option.removeprefix("--"): path for option, path in outputs.items()}
         done = detect_live(source, detector, name=file, on_frame=show, **paths, **asked)
     print_summary(done, outputs)
+    if done.summary["source_failed"]:
+        raise typer.Exit(SOURCE_FAILED)
 
 
 def _timing(detector: Any, sensor: Any, hz: Any, window: int | None, in_time: bool = False) -> dict[str, Any]:
@@ -236,7 +244,7 @@ def _named(output: str | None, file: str, files: list[str]) -> str | None:
     if output is None or len(files) == 1:
         return output
     try:
-        if find_target(output, text=True).kind != "file":
+        if find_target(output, text=True, lines=True).kind != "file":
             return output
     except FateError:  # a path that cannot be written is refused elsewhere
         pass

@@ -20,6 +20,8 @@ from typing import Any, TextIO, cast
 
 from fate.text import encodable
 
+#: Exit code of a live run whose source failed; all results before that are complete.
+SOURCE_FAILED = 3
 #: What stands for a character that the encoding of a terminal or pipe does not have.
 PLAIN = {"≥": ">=", "≤": "<=", "×": "x", "µ": "u", "–": "-", "—": "-", "…": "...", "→": "->", "·": "*", "²": "2",
          "─": "-", "½": "1/2", "−": "-", "±": "+-", "°": " degrees"}  # fmt: skip
@@ -145,6 +147,7 @@ OTHER_NAMES = {
     "label_tolerance_us=5000": "--label-tolerance 5ms",
     "sensor=(height, width)": "--sensor WIDTHxHEIGHT",
     "predictions_to=DIR": "--predictions DIR or --json FILE",
+    "reconnect is for": "--reconnect is for",
 }
 #: Arguments that are options of the same name.
 SAME_NAMES = (

@@ -17,7 +17,7 @@ from fate.formats.recording import Recording
 from fate.inference.live import LiveStream
 from fate.inference.loading import DEFAULT_DETECTOR, Model, load_detector
 from fate.inference.results import DetectionResult
-from fate.inference.stream import RecordingStream, StreamingDetector, part_of
+from fate.inference.stream import CLIP_WINDOWS, RecordingStream, StreamingDetector, part_of
 from fate.inference.stream_types import StreamFrame, StreamKeywords, StreamOptions
 from fate.models.nms import MAX_OVERLAP
 from fate.progress import Progress, name_part
@@ -73,7 +73,9 @@ class ResultRecorder(DetectionFiles):
         """Take the name and sensor (height, width) of the source, and more ``facts`` for the head of the files."""
         self.options = options
         threshold = detector.calibration.threshold if options.threshold is None else options.threshold
-        self.facts: dict[str, Any] = {"model": detector.name, "threshold": threshold, **facts}
+        self.facts: dict[str, Any] = {
+            "model": detector.name, "threshold": threshold, "window_us": options.length_us, **facts
+        }  # fmt: skip
         size, classes = (sensor[0], sensor[1]), tuple(detector.classes)
         self._log = DetectionLog(encodable(name), size, classes, options.hz, facts=self.facts)
         self._summary = RunningSummary(detector.classes, options.hz, threshold)
@@ -125,6 +127,7 @@ def detect(
     threshold: float | None = None,
     track: bool = False,
     max_overlap: float = MAX_OVERLAP,
+    clip_windows: int = CLIP_WINDOWS,
     start_us: int | None = None,
     end_us: int | None = None,
     device: str = "cpu",
@@ -147,6 +150,8 @@ def detect(
         threshold: lowest score of a box; the detector's own unless given.
         track: whether objects are tracked, so that each has a number.
         max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class is dropped; 1 keeps every box.
+        clip_windows: windows that a CPU detects in one call, which is faster; boxes are equal up to rounding. With 1,
+            they are exactly those of a live run that dropped no window.
         start_us, end_us: part of the recording, µs of its clock.
         device: ``"cpu"`` or ``"cuda"``, for a name or a file of weights.
         open_options: arguments of ``open_recording``, for a file.
@@ -158,7 +163,8 @@ def detect(
             ``BoxFiles``.
     """
     asked: StreamKeywords = {
-        "window_us": window_us, "threshold": threshold, "track": track, "max_overlap": max_overlap
+        "window_us": window_us, "threshold": threshold, "track": track, "max_overlap": max_overlap,
+        "clip_windows": clip_windows,
     }  # fmt: skip
     StreamOptions(200 if hz == "auto" else hz, **asked)  # refuses wrong values before the weights are loaded
     detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)
