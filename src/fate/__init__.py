@@ -69,6 +69,7 @@ if TYPE_CHECKING:  # "as" makes a name public for type checkers
     from fate.workflows.demo import demo as demo
     from fate.workflows.detect import detect as detect
     from fate.workflows.label_kit import label_kit as label_kit
+    from fate.workflows.live_page.running import live as live
     from fate.workflows.record import record as record
     from fate.workflows.rehearsal import RehearsalRequest as RehearsalRequest
     from fate.workflows.rehearsal import rehearse as rehearse
@@ -121,6 +122,7 @@ _MODULES = {
     "workflows.detect": ("detect",),
     "workflows.compare": ("compare",),
     "workflows.label_kit": ("label_kit",),
+    "workflows.live_page.running": ("live",),
     "workflows.record": ("record",),
     "workflows.rehearsal": ("RehearsalRequest", "rehearse"),
     "workflows.simulate": ("simulate",),

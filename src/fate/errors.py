@@ -29,6 +29,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "ros": ("rosbags",),
     "export": ("onnx", "onnxruntime", "onnxscript"),
     "camera": ("neuromorphic-drivers",),
+    "live": ("starlette", "uvicorn", "websockets"),
     "rerun": ("rerun-sdk",),
     "video": ("opencv-python-headless",),
     "results": ("pandas", "supervision"),

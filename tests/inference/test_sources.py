@@ -78,6 +78,20 @@ def test_a_file_is_played_at_its_own_pace_and_whole(tmp_path: Path) -> None:
     assert sum(slept) == pytest.approx(0.025, rel=0.01)
 
 
+def test_a_file_that_is_played_again_continues_its_times(tmp_path: Path) -> None:
+    once = drive(50_000)
+    fate.write_events(tmp_path / "drive.npz", once)
+    source = FileSource(tmp_path / "drive.npz", loop=True, piece_us=4000, sleep=lambda _: None)
+    given, count = [], 0
+    for piece in source:
+        given.append(piece)
+        count += len(piece)
+        if count >= 3 * len(once):
+            break
+    length = fate.open_recording(tmp_path / "drive.npz").end_us - int(once.t_us[0])
+    assert joined(iter(given)) == Events.concatenate([once, once.shifted(length), once.shifted(2 * length)])
+
+
 @pytest.mark.parametrize("piece_us", [700, 4000, 10**9])
 def test_pieces_are_cut_where_they_should_be_whatever_is_read_ahead(tmp_path: Path, piece_us: int) -> None:
     fate.write_events(tmp_path / "drive.npz", drive(50_000))

@@ -99,10 +99,10 @@ class Browser:
         elif method == "Network.requestWillBeSent":
             self.requests.append(given["request"]["url"])
 
-    def open(self, page: Path, theme: str = "light") -> None:
-        """Load a page and wait until its parts are there."""
+    def open(self, page: Path | str, theme: str = "light") -> None:
+        """Load a page, a file or an address, and wait until its parts are there."""
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
-        self.call("Page.navigate", url=page.resolve().as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
 
     def value(self, script: str) -> Any:

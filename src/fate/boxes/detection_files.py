@@ -203,6 +203,11 @@ def _encode_timing(frame: Any) -> dict[str, Any]:
     return {**plain, "late": True} if getattr(frame, "late", False) else plain
 
 
+def encode_line(frame: DetectionFrame) -> dict[str, Any]:
+    """Return a frame as the JSON lines have it: boxes in pixels, scores, class ids, track ids, and its times."""
+    return {**_encode_frame(frame), **_encode_timing(frame)}
+
+
 def _open_object(content: Mapping[str, Any]) -> str:
     """Write an object as indented JSON, without the closing brace."""
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)[:-2]
@@ -217,7 +222,7 @@ Write = Callable[[str], None]
 def _write_lines(log: DetectionLog, write: Write, _folder: Path | None) -> Steps:
     write(_line(_header(log, LINES_FORMAT)))
     while not isinstance(given := (yield), Mapping):
-        write(_line({**_encode_frame(given), **_encode_timing(given)}))
+        write(_line(encode_line(given)))
     if given:
         write(_line(given))
 

@@ -53,7 +53,7 @@ def detect(
     outputs = {"--save": save, "--report": report, **boxes}
     from fate.boxes.drawing import PALETTES
     from fate.inference.loading import find_weights
-    from fate.inference.sources import check_source, is_live
+    from fate.inference.sources import is_live
 
     live = any(is_live(file) for file in files)
     with args.bad_usage():
@@ -71,8 +71,7 @@ def detect(
                     " drive.raw | fate detect -) and run fate detect on that"
                 )
         if live:
-            check_live_source(files[0], {"start": start, "end": end, **reading})
-            check_source(files[0], reading.get("sensor"), reconnect)
+            check_live_source(files[0], {"start": start, "end": end, **reading}, reconnect)
         elif reconnect:
             raise FateError(f"--reconnect was given for the file {files[0]}; it is for tcp:PORT and cameras")
     for file in files:
@@ -101,7 +100,7 @@ def check_window(hz: Any, window: int | None) -> None:
         )
 
 
-def check_live_source(name: str, given: Mapping[str, Any]) -> None:
+def check_live_source(name: str, given: Mapping[str, Any], reconnect: bool = False) -> None:
     """Refuse a live source that cannot be opened, and options, by the names of their parameters, that are for files."""
     from fate.inference.sources import check_source
 
@@ -109,7 +108,7 @@ def check_live_source(name: str, given: Mapping[str, Any]) -> None:
     if for_files:
         option = for_files[0].replace("_", "-").replace("drop", "drop-out-of-bounds")
         raise FateError(f"--{option} was given for a live source; it is for files")
-    check_source(name, given.get("sensor"))
+    check_source(name, given.get("sensor"), reconnect)
 
 
 def load_and_note(model: str, device: str) -> Any:

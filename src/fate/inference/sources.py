@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import itertools
 import logging
 import re
 import selectors
@@ -86,13 +87,20 @@ def open_source(
 
 
 def play(
-    recording: Recording | str, hz: float = 200.0, start_us: int | None = None, end_us: int | None = None
+    recording: Recording | str,
+    hz: float = 200.0,
+    start_us: int | None = None,
+    end_us: int | None = None,
+    *,
+    loop: bool = False,
 ) -> FileSource:
-    """Play a recording, or a part of it, at its own speed, in pieces of a tenth of a window at ``hz`` per second."""
+    """Play a recording, or a part of it, at its own speed, in pieces of a tenth of a window at ``hz`` per second; with
+    ``loop``, again and again.
+    """
     if not 1 <= hz <= 1000:
         raise FateError(f"{hz:g} Hz was given; expected a rate from 1 to 1000")
     piece = round(min(max(1e5 / hz, 500), 5000))
-    return FileSource(recording, piece_us=piece, start_us=start_us, end_us=end_us)
+    return FileSource(recording, piece_us=piece, start_us=start_us, end_us=end_us, loop=loop)
 
 
 class LiveSource:
@@ -216,6 +224,7 @@ class FileSource(LiveSource):
         start_us: int | None = None,
         end_us: int | None = None,
         piece_us: int = 5_000,
+        loop: bool = False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
@@ -224,6 +233,7 @@ class FileSource(LiveSource):
         speed: 1 for real time, 10 for ten times as fast.
         start_us, end_us: the part that is played.
         piece_us: length of the pieces; each is returned when its time is over.
+        loop: play the part again and again; times continue as if the repetitions were recorded one after the other.
         clock, sleep: in seconds.
         """
         if not speed > 0 or piece_us < 1:
@@ -234,7 +244,7 @@ class FileSource(LiveSource):
         super().__init__(self._recording.sensor)
         self._start = self._recording.start_us if start_us is None else int(start_us)
         self._end = self._recording.end_us if end_us is None else int(end_us)
-        self._speed, self._piece_us, self._clock = speed, piece_us, clock
+        self._speed, self._piece_us, self._loop, self._clock = speed, piece_us, loop, clock
         self._block_us = -(-BLOCK_US // piece_us) * piece_us
         self._began: float | None = None
         self._sleep = self._closed.wait if sleep is None else sleep
@@ -250,17 +260,19 @@ class FileSource(LiveSource):
             coming = [ahead.submit(read_block, end) for end in ends[:1]]
             wait(coming)
             self._began = self._clock()
-            for end in ends:
-                block = coming.pop().result()
-                if end < self._end:
-                    coming.append(ahead.submit(read_block, end + self._block_us))
-                for first in range(end - self._block_us, min(end, self._end), self._piece_us):
-                    last = min(first + self._piece_us, self._end)
-                    if (early := -self.age_s(last)) > 0:
-                        self._sleep(early)
-                    if self._closed.is_set():
-                        return
-                    yield block.between(first, last)
+            for shift in itertools.count(0, self._end - self._start) if self._loop and ends else (0,):
+                for end in ends:
+                    block = coming.pop().result()
+                    if end < self._end or self._loop:
+                        coming.append(ahead.submit(read_block, end + self._block_us if end < self._end else ends[0]))
+                    for first in range(end - self._block_us, min(end, self._end), self._piece_us):
+                        last = min(first + self._piece_us, self._end)
+                        if (early := -self.age_s(last + shift)) > 0:
+                            self._sleep(early)
+                        if self._closed.is_set():
+                            return
+                        piece = block.between(first, last)
+                        yield piece.shifted(shift) if shift else piece
 
     def age_s(self, t_us: int) -> float:
         """Seconds since this time of the recording was played; negative before."""

@@ -57,6 +57,7 @@ def detect_live(
     *,
     name: str = "live",
     budget_ms: float | None = None,
+    on_start: Callable[[LiveStream], Any] | None = None,
     on_frame: Callable[[StreamFrame], Any] | None = None,
     **options: Unpack[LiveKeywords],
 ) -> Detected:
@@ -72,6 +73,7 @@ def detect_live(
         hz: windows per second.
         name: name of the source in the files.
         budget_ms: longest time from a window's end to its boxes; two windows unless given.
+        on_start: called with the stream before its first frame; its ``counts`` can be read at any time.
         on_frame: called with every frame.
         options: options of the stream, see ``StreamOptions``, and files of boxes, see ``BoxFiles``. Files of JSON lines
             and CSV can be read while they grow; the others are written at the end.
@@ -88,17 +90,18 @@ def detect_live(
     ):
         began, ended, failure = time.perf_counter(), "", None
         try:
+            if on_start is not None:
+                on_start(live)
             for frame in live:
                 recorder.add(frame)
                 if on_frame is not None:
                     on_frame(frame)
         except KeyboardInterrupt:  # outside the main thread, or raised by on_frame
             ended = "it was stopped (Ctrl-C)"
-            live.close()
         except Exception as error:  # raised after the files are completed
             ended, failure = f"it broke off ({error})", error
-            live.close()
         took = time.perf_counter() - began
+        live.close()  # windows that still wait are dropped, and counted in the summary
         notes = [ended or live.ended, *_notes(live, hz, took)]
         try:
             done = recorder.result(live, took, notes=notes, counted=("windows_late", "stalls", "restarts"))
