@@ -17,6 +17,7 @@ from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
 from fate.cli.terminal import note, with_options
 from fate.errors import FateError
+from fate.quantities import parse_duration
 from fate.whole_files import find_target, is_standard_output
 
 
@@ -35,7 +36,8 @@ def detect(
     track: bool = False,
     threshold: float | None = Option(None, min=0, max=1),
     max_overlap: args.Share = 0.45,
-    acc: Any = Option("50ms", parser=args.parse_duration),
+    filters: args.Filters = None,
+    acc: Any = Option("50ms", parser=parse_duration),
     fps: float = Option(25.0, min=1, max=240),
     slow: float = Option(1.0, min=0.01, max=10_000),
     palette: str = "dark",
@@ -48,6 +50,7 @@ def detect(
     boxes = {"--json": json_file, "--jsonl": jsonl_file, "--csv": csv_file, "--coco": coco_file}
     outputs = {"--save": save, "--report": report, **boxes}
     from fate.boxes.drawing import PALETTES
+    from fate.events.filters import check_filters
     from fate.inference.loading import find_weights
     from fate.inference.sources import check_source, is_live
 
@@ -61,6 +64,7 @@ def detect(
             raise FateError(
                 f"--window {window / 1000:g}ms was given with --hz {hz:g}; expected {1000 / hz:g}ms or longer, up to 1s"
             )
+        check_filters(filters or ())
         _check_names(files, outputs)
         if live or realtime:
             if len(files) > 1:
@@ -85,7 +89,8 @@ def detect(
         args.check_inputs(*files)
     find_weights(model)
     load = cache(partial(_load, model, device))
-    asked = {"hz": hz, "window_us": window, "threshold": threshold, "track": track, "max_overlap": max_overlap}
+    asked = {"hz": hz, "window_us": window, "threshold": threshold, "track": track, "max_overlap": max_overlap,
+             "filters": filters or ()}  # fmt: skip
     if live or realtime:
         _live(files[0], live, load, boxes, asked, reading, (start, end))
     else:

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypedDict, Unpack
 
 from fate.boxes.detection_files import DetectionFiles, DetectionLog
+from fate.events.filters import check_filters
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.inference.live import LiveStream
@@ -73,6 +74,8 @@ class ResultRecorder(DetectionFiles):
         self.options = options
         threshold = detector.calibration.threshold if options.threshold is None else options.threshold
         self.facts: dict[str, Any] = {"model": detector.name, "threshold": threshold, **facts}
+        if options.filters:
+            self.facts["filters"] = check_filters(options.filters)
         size, classes = (sensor[0], sensor[1]), tuple(detector.classes)
         self._log = DetectionLog(encodable(name), size, classes, options.hz, facts=self.facts)
         self._summary = RunningSummary(detector.classes, options.hz, threshold)
@@ -118,6 +121,7 @@ def detect(
     threshold: float | None = None,
     track: bool = False,
     max_overlap: float = MAX_OVERLAP,
+    filters: str | Sequence[str] = (),
     start_us: int | None = None,
     end_us: int | None = None,
     device: str = "cpu",
@@ -140,6 +144,7 @@ def detect(
         threshold: lowest score of a box; the detector's own unless given.
         track: whether objects are tracked, so that each has a number.
         max_overlap: IoU, 0 to 1, above which the weaker of two boxes of a class is dropped; 1 keeps every box.
+        filters: events to drop first, such as ``["hot-pixels", "background:5ms"]``; see ``fate.events.filters``.
         start_us, end_us: part of the recording, µs of its clock.
         device: ``"cpu"`` or ``"cuda"``, for a name or a file of weights.
         open_options: arguments of ``open_recording``, for a file.
@@ -150,7 +155,8 @@ def detect(
         files: files of boxes to write: ``json``, ``jsonl``, ``csv`` and ``coco``, see ``BoxFiles``.
     """
     asked: StreamKeywords = {
-        "window_us": window_us, "threshold": threshold, "track": track, "max_overlap": max_overlap
+        "window_us": window_us, "threshold": threshold, "track": track, "max_overlap": max_overlap,
+        "filters": filters,
     }  # fmt: skip
     StreamOptions(200 if hz == "auto" else hz, **asked)  # refuses wrong values before the weights are loaded
     detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)
