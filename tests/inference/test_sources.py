@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -343,92 +342,10 @@ def test_a_port_that_is_taken_is_an_error_with_a_reason() -> None:
         TcpSource(99_999, SENSOR)
 
 
-# ---- a camera -------------------------------------------------------------------------------------------------------
-
-
-class StandIn:
-    """What ``neuromorphic_drivers.open`` gives, as far as its documentation says."""
-
-    def __init__(self, packets: list[Any]) -> None:
-        self.packets, self.entered = packets, False
-
-    def properties(self) -> SimpleNamespace:
-        return SimpleNamespace(width=64, height=64)
-
-    def __enter__(self) -> StandIn:
-        self.entered = True
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.entered = False
-
-    def __iter__(self) -> Iterator[Any]:
-        assert self.entered
-        for packet in self.packets:
-            if isinstance(packet, Exception):
-                raise packet
-            yield packet
-
-
-def rows(times: list[int]) -> Any:
-    """Events as the driver gives them."""
-    kind = [("t", "<u8"), ("x", "<u2"), ("y", "<u2"), ("on", "?")]
-    return np.array([(t, n % 64, n % 64, n % 2 == 0) for n, t in enumerate(times)], kind)
-
-
-def packet(events: Any, overflows: Any = None, dropped: int = 0) -> tuple[Any, Any]:
-    ring = SimpleNamespace(dropped_packets=dropped)
-    return SimpleNamespace(ring=ring), SimpleNamespace(
-        polarity_events=events, polarity_events_overflow_indices=overflows
-    )
-
-
-@pytest.fixture
-def camera(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Puts a stand-in of the driver in place; call it with packets."""
-
-    def put(packets: list[Any]) -> CameraSource:
-        module = SimpleNamespace(open=lambda **options: StandIn(packets))
-        monkeypatch.setitem(sys.modules, "neuromorphic_drivers", module)
-        return CameraSource()
-
-    return put
-
-
-def test_events_of_a_camera_are_given_as_they_are(camera: Any) -> None:
-    silent = (SimpleNamespace(ring=None), None)
-    source = camera([packet(rows([5, 6])), silent, packet(None), packet(rows([7]), overflows=[0], dropped=2)])
-    assert source.sensor == (64, 64)
-    found = joined(iter(source))
-    assert found.t_us.tolist() == [5, 6, 7]
-    assert found.p.tolist() == [1, 0, 1]
-    assert source.counts == {"packets dropped by the driver": 2, "overflows of the driver": 1}
-
-
-def test_packets_of_a_camera_that_are_not_in_order_are_refused_and_counted(camera: Any) -> None:
-    source = camera([packet(rows([5, 3])), packet(rows([9]))])
-    assert [len(piece) for piece in source] == [0, 1]
-    assert source.counts == {"refused packets": 1, "events in refused packets": 2}
-
-
-def test_a_camera_that_is_unplugged_is_a_sources_end(camera: Any) -> None:
-    source = camera([packet(rows([5])), RuntimeError("device disconnected")])
-    pieces = iter(source)
-    next(pieces)
-    with pytest.raises(FateError, match="device disconnected"):
-        next(pieces)
+# ---- a camera; test_camera.py has the other tests ------------------------------------------------------------------
 
 
 def test_without_the_driver_the_pip_line_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "neuromorphic_drivers", None)
     with pytest.raises(MissingDependencyError, match="pip install neuromorphic-drivers"):
-        CameraSource()
-
-
-def test_without_a_camera_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_camera(**options: Any) -> None:
-        raise RuntimeError("no device found")
-
-    monkeypatch.setitem(sys.modules, "neuromorphic_drivers", SimpleNamespace(open=no_camera))
-    with pytest.raises(FateError, match="no device found.*udev"):
         CameraSource()

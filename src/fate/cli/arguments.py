@@ -18,7 +18,7 @@ from typer import Option
 from fate.cli.terminal import VERBOSITY, note, with_options
 from fate.errors import FateError, FateWarning
 from fate.progress import Progress
-from fate.quantities import ClockTime, parse_duration, parse_time
+from fate.quantities import ClockTime, parse_duration, parse_roi, parse_time
 from fate.text import duration
 from fate.whole_files import find_target, is_standard_output, write_whole
 
@@ -120,6 +120,19 @@ def parse_pairs(
     return pairs
 
 
+def camera_options(source: str, biases: Sequence[str] | None, roi: tuple[int, int, int, int] | None) -> dict[str, Any]:
+    """The arguments of a camera source; for any other source these options are refused."""
+    given: dict[str, Any] = {}
+    if biases:
+        given["biases"] = parse_pairs("--bias", biases, "NAME=NUMBER, such as diff_on=40", int)
+    if roi is not None:
+        given["roi"] = roi
+    if given and source.partition(":")[0] != "camera":
+        option = "--bias" if biases else "--camera-roi"
+        raise FateError(f"{option} was given for {source}; it is for a camera (fate detect camera)")
+    return given
+
+
 def times_in(recording: Recording, *times: ClockTime | None) -> list[int | None]:
     """Times on the clock of a recording, in µs; None for those not given."""
     return [None if time is None else time.at(recording.start_us) for time in times]
@@ -151,6 +164,8 @@ Slurm = Annotated[list[str] | None, Option()]
 Score = Annotated[Any, Option(parser=choice("product", "class"))]
 Workers = Annotated[int, Option(min=0)]
 Filters = Annotated[list[str] | None, Option()]
+Biases = Annotated[list[str] | None, Option()]
+CameraRoi = Annotated[Any, Option(parser=parse_roi)]
 
 
 class Reading(TypedDict, total=False):

@@ -37,6 +37,8 @@ def detect(
     threshold: float | None = Option(None, min=0, max=1),
     max_overlap: args.Share = 0.45,
     filters: args.Filters = None,
+    bias: args.Biases = None,
+    camera_roi: args.CameraRoi = None,
     acc: Any = Option("50ms", parser=parse_duration),
     fps: float = Option(25.0, min=1, max=240),
     slow: float = Option(1.0, min=0.01, max=10_000),
@@ -65,6 +67,7 @@ def detect(
                 f"--window {window / 1000:g}ms was given with --hz {hz:g}; expected {1000 / hz:g}ms or longer, up to 1s"
             )
         check_filters(filters or ())
+        camera = args.camera_options(files[0], bias, camera_roi)
         _check_names(files, outputs)
         if live or realtime:
             if len(files) > 1:
@@ -92,7 +95,7 @@ def detect(
     asked = {"hz": hz, "window_us": window, "threshold": threshold, "track": track, "max_overlap": max_overlap,
              "filters": filters or ()}  # fmt: skip
     if live or realtime:
-        _live(files[0], live, load, boxes, asked, reading, (start, end))
+        _live(files[0], live, load, boxes, asked, reading, (start, end), camera)
     else:
         look = {"acc_us": acc, "fps": fps, "slow": slow, "palette": palette}
         _files(files, load, outputs, asked, look, reading, (start, end))
@@ -160,7 +163,7 @@ def _files(
 
 def _live(
     file: str, live: bool, load: Callable[[], Any], outputs: dict[str, str | None], asked: dict[str, Any],
-    reading: args.Reading, part: tuple[Any, Any],
+    reading: args.Reading, part: tuple[Any, Any], camera: dict[str, Any],
 ) -> None:  # fmt: skip
     """Detect a live source or, unless ``live``, a file that is played at its own speed."""
     detector, hz, window = load(), asked["hz"], asked["window_us"]
@@ -173,7 +176,7 @@ def _live(
         if live:
             name = "standard input" if file == "-" else file
             note(f"waiting for events from {name}; Ctrl-C stops, and the results so far are kept")
-            source = open_source(file, reading.get("sensor"), reading.get("format"))
+            source = open_source(file, reading.get("sensor"), reading.get("format"), **camera)
             asked |= _timing(detector, source.sensor, hz, window, in_time=True)
         else:
             recording = closing.enter_context(args.opened(file, reading))
