@@ -7,10 +7,8 @@ return; its clock then starts at 0 again.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import neuromorphic_drivers as drivers
@@ -20,7 +18,7 @@ from neuromorphic_drivers import status as statuses
 
 import fate
 from fate.events.events import Events
-from fate.formats.prophesee.header import parse_header
+from tests.inference.streams import evt3_words
 
 #: Bytes of a USB packet, and the most packets that a call of the driver's iterator returns.
 USB_BYTES, MOST_PACKETS = 512, 64
@@ -43,15 +41,6 @@ class Clock:
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
-
-
-def evt3_words(events: Events) -> bytes:
-    """The words of an EVT3 file, without its header."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "words.raw"
-        fate.write_events(file, events)
-        data = file.read_bytes()
-    return data[parse_header(data).num_bytes :]
 
 
 @dataclass
