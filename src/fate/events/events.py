@@ -252,7 +252,10 @@ class Events:
 
     def where(self, keep: NDArray[np.bool_]) -> Events:
         """Return the events for which ``keep`` [E] is true."""
-        return Events.trusted(self.t_us[keep], self.x[keep], self.y[keep], self.p[keep], self.sensor)
+        kept = np.flatnonzero(keep)  # found once; a mask would be read for each column
+        if len(kept) == len(self):
+            return self
+        return Events.trusted(self.t_us[kept], self.x[kept], self.y[kept], self.p[kept], self.sensor)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Events):
