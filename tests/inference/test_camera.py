@@ -221,6 +221,23 @@ def test_a_region_that_does_not_fit_or_that_the_driver_lacks_is_refused(plug_in:
         CameraSource(roi=(1, 2, 3, 4))
 
 
+def test_a_camera_that_is_unplugged_while_it_is_configured_is_tried_again(
+    plug_in: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure, failures = SimulatedDevice.update_configuration, [RuntimeError("USB error: pipe")]
+    camera = plug_in(Camera([scene(50_000), scene(60_000), scene(70_000)], away_s=0))
+    source = CameraSource(biases={"diff": 3}, clock=clock)
+
+    def fail_once(self: SimulatedDevice, configuration: Any) -> None:
+        if failures:
+            raise failures.pop()
+        configure(self, configuration)
+
+    monkeypatch.setattr(SimulatedDevice, "update_configuration", fail_once)
+    assert sum(map(len, source)) == len(camera.sessions[0]) + len(camera.sessions[2])
+    assert source.counts == {"reconnections of the camera": 1}
+
+
 # ---- the command ----------------------------------------------------------------------------------------------------
 
 

@@ -58,15 +58,12 @@ def open_camera(settings: CameraSettings, timeout_s: float) -> Any:
     if not settings.biases and settings.roi is None:
         return device
     try:
-        configuration = make_configuration(drivers, device, settings)
-    except FateError:
-        device.close()
-        raise
-    try:
-        device.update_configuration(configuration)
+        device.update_configuration(make_configuration(drivers, device, settings))
     except Exception as error:
         device.close()
-        raise FateError(f"the {device.name().value} refused its configuration ({error}); change its biases") from error
+        if isinstance(error, FateError):
+            raise
+        raise NoCameraError(f"the camera could not be configured ({error}); check its cable and its biases") from error
     return device
 
 
