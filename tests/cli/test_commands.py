@@ -18,6 +18,7 @@ from fate.errors import FateError
 from fate.formats.opening import FORMATS
 from fate.formats.saving import WRITERS
 from fate.formats.summary import count_duplicates
+from fate.quantities import parse_time
 from tests.cli.running import fate
 from tests.conftest import make_events
 
@@ -150,13 +151,13 @@ def test_the_choices_offered_are_those_the_library_has() -> None:
 
 def test_times_are_written_in_units_and_stay_whole_microseconds() -> None:
     given = ("0", "7us", "1.5ms", "2s", "+2s", "-3us")
-    assert [arguments.parse_time(text).at(100) for text in given] == [
+    assert [parse_time(text).at(100) for text in given] == [
         0, 7, 1500, 2_000_000, 2_000_100, -3,
     ]  # fmt: skip
     with pytest.raises(FateError, match="2s"):
-        arguments.parse_time("+2")  # seconds or microseconds?
+        parse_time("+2")  # seconds or microseconds?
     with pytest.raises(FateError, match="whole number"):
-        arguments.parse_time("0.5us")
+        parse_time("0.5us")
 
 
 def test_a_header_that_claims_a_huge_sensor_takes_no_memory(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class Failing(Given):
 def failing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every live source fails."""
 
-    def open_failing(*_: object) -> LiveSource:
+    def open_failing(*_: object, **__: object) -> LiveSource:
         return Failing()
 
     monkeypatch.setattr("fate.inference.sources.open_source", open_failing)

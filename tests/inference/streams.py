@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
+import fate
 from fate.events.events import Events, Sensor
+from fate.formats.prophesee.header import parse_header
 from fate.inference.live import LiveStream
 from fate.inference.score_calibration import ScoreCalibration
 from fate.inference.sources import LiveSource
@@ -66,6 +70,15 @@ def same(first: StreamFrame, second: StreamFrame) -> bool:
         np.array_equal(getattr(first, name), getattr(second, name))
         for name in ("boxes", "scores", "class_ids", "track_ids")
     )
+
+
+def evt3_words(events: Events) -> bytes:
+    """The words of an EVT3 file, without its header."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "words.raw"
+        fate.write_events(file, events)
+        data = file.read_bytes()
+    return data[parse_header(data).num_bytes :]
 
 
 class Noted:

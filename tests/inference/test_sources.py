@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,12 @@ from hypothesis import strategies as st
 
 import fate
 from fate.errors import FateError, MissingDependencyError
-from fate.events.events import Events, Sensor
+from fate.events.events import Events
 from fate.formats.prophesee.header import parse_header
 from fate.inference.sources import (
     BytesToEvents,
     CameraSource,
     FileSource,
-    LiveSource,
-    ReopenedSource,
     StandardInput,
     TcpSource,
     open_source,
@@ -366,114 +363,7 @@ def test_a_port_that_is_taken_is_an_error_with_a_reason() -> None:
         TcpSource(99_999, SENSOR)
 
 
-# ---- a camera -------------------------------------------------------------------------------------------------------
-
-
-class StandIn:
-    """What ``neuromorphic_drivers.open`` gives, as far as its documentation says."""
-
-    def __init__(self, packets: list[Any]) -> None:
-        self.packets, self.entered = packets, False
-
-    def properties(self) -> SimpleNamespace:
-        return SimpleNamespace(width=64, height=64)
-
-    def __enter__(self) -> StandIn:
-        self.entered = True
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.entered = False
-
-    def __iter__(self) -> Iterator[Any]:
-        assert self.entered
-        for packet in self.packets:
-            if isinstance(packet, Exception):
-                raise packet
-            yield packet
-
-
-def rows(times: list[int]) -> Any:
-    """Events as the driver gives them."""
-    kind = [("t", "<u8"), ("x", "<u2"), ("y", "<u2"), ("on", "?")]
-    return np.array([(t, n % 64, n % 64, n % 2 == 0) for n, t in enumerate(times)], kind)
-
-
-def packet(events: Any, overflows: Any = None, dropped: int = 0) -> tuple[Any, Any]:
-    ring = SimpleNamespace(dropped_packets=dropped)
-    return SimpleNamespace(ring=ring), SimpleNamespace(
-        polarity_events=events, polarity_events_overflow_indices=overflows
-    )
-
-
-@pytest.fixture
-def camera(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Puts a stand-in of the driver in place; call it with packets."""
-
-    def put(packets: list[Any]) -> CameraSource:
-        module = SimpleNamespace(open=lambda **options: StandIn(packets))
-        monkeypatch.setitem(sys.modules, "neuromorphic_drivers", module)
-        return CameraSource()
-
-    return put
-
-
-def test_events_of_a_camera_are_given_as_they_are(camera: Any) -> None:
-    silent = (SimpleNamespace(ring=None), None)
-    source = camera([packet(rows([5, 6])), silent, packet(None), packet(rows([7]), overflows=[0], dropped=2)])
-    assert source.sensor == (64, 64)
-    found = joined(iter(source))
-    assert found.t_us.tolist() == [5, 6, 7]
-    assert found.p.tolist() == [1, 0, 1]
-    assert source.counts == {"packets dropped by the driver": 2, "overflows of the driver": 1}
-
-
-def test_packets_of_a_camera_that_are_not_in_order_are_refused_and_counted(camera: Any) -> None:
-    source = camera([packet(rows([5, 3])), packet(rows([9]))])
-    assert [len(piece) for piece in source] == [0, 1]
-    assert source.counts == {"refused packets": 1, "events in refused packets": 2}
-
-
-def test_a_camera_that_is_unplugged_is_a_sources_end(camera: Any) -> None:
-    source = camera([packet(rows([5])), RuntimeError("device disconnected")])
-    pieces = iter(source)
-    next(pieces)
-    with pytest.raises(FateError, match="device disconnected"):
-        next(pieces)
-
-
-def test_a_camera_that_is_lost_is_opened_again_and_its_counts_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    unplugged, absent = RuntimeError("device disconnected"), RuntimeError("no device found")
-    turns: list[Any] = [
-        [packet(rows([5]), dropped=1), unplugged], absent, absent, [packet(rows([2, 3]), dropped=4), unplugged], []
-    ]  # fmt: skip
-
-    def open_camera(**options: Any) -> StandIn:
-        if isinstance(turn := turns.pop(0), Exception):
-            raise turn
-        return StandIn(turn)
-
-    monkeypatch.setitem(sys.modules, "neuromorphic_drivers", SimpleNamespace(open=open_camera))
-    source = ReopenedSource(CameraSource, retry_s=(0.001, 0.01))
-    pieces = iter(source)
-    assert [next(pieces).t_us.tolist(), next(pieces).t_us.tolist()] == [[5], [2, 3]]
-    source.close()
-    assert list(pieces) == []
-    assert source.counts["times the source was lost"] == 1
-    assert source.counts["packets dropped by the driver"] == 5
-
-
-class Ended(LiveSource):
-    """A source without events."""
-
-    def __iter__(self) -> Iterator[Events]:
-        return iter(())
-
-
-def test_a_camera_that_returns_with_another_sensor_is_an_error() -> None:
-    opened = [Ended(Sensor(64, 64)), Ended(Sensor(480, 640))]
-    with pytest.raises(FateError, match=r"640×480.*64×64"):
-        next(iter(ReopenedSource(lambda: opened.pop(0), retry_s=(0.001, 0.01))))
+# ---- a camera; test_camera.py has the other tests ------------------------------------------------------------------
 
 
 def test_a_pipe_does_not_return() -> None:
@@ -484,13 +374,4 @@ def test_a_pipe_does_not_return() -> None:
 def test_without_the_driver_the_pip_line_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "neuromorphic_drivers", None)
     with pytest.raises(MissingDependencyError, match="pip install neuromorphic-drivers"):
-        CameraSource()
-
-
-def test_without_a_camera_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_camera(**options: Any) -> None:
-        raise RuntimeError("no device found")
-
-    monkeypatch.setitem(sys.modules, "neuromorphic_drivers", SimpleNamespace(open=no_camera))
-    with pytest.raises(FateError, match="no device found.*udev"):
         CameraSource()

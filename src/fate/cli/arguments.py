@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 from typer import Option
@@ -18,6 +18,7 @@ from typer import Option
 from fate.cli.terminal import VERBOSITY, note, with_options
 from fate.errors import FateError, FateWarning
 from fate.progress import Progress
+from fate.quantities import ClockTime, parse_duration, parse_roi, parse_time
 from fate.text import duration
 from fate.whole_files import find_target, is_standard_output, write_whole
 
@@ -30,17 +31,6 @@ def complete_bundled(incomplete: str) -> list[str]:
     from fate.inference.loading import bundled_weights
 
     return [name for name in bundled_weights() if name.startswith(incomplete)]
-
-
-class ClockTime(NamedTuple):
-    """A time in µs, on the recording's clock or counted from its first event."""
-
-    us: int
-    from_start: bool
-
-    def at(self, start_us: int) -> int:
-        """On the recording's clock, given its first event."""
-        return self.us + (start_us if self.from_start else 0)
 
 
 # ---- parsers of values: typer turns the error of one into bad usage that names the option ------------------------
@@ -70,37 +60,6 @@ def parse_columns(text: str) -> str:
     if sorted(text) != sorted("txyp"):
         raise FateError(f"{text} was given; expected each of t, x, y, p once, such as txyp")
     return text
-
-
-def parse_roi(text: str) -> tuple[int, int, int, int]:
-    """``"x1,y1,x2,y2"`` as four integers."""
-    match = re.fullmatch(",".join([r"\s*(\d{1,9})\s*"] * 4), text)
-    x1, y1, x2, y2 = map(int, match.groups()) if match else (0, 0, 0, 0)
-    if not (0 <= x1 < x2 and 0 <= y1 < y2):
-        raise FateError(f"{text} was given; expected x1,y1,x2,y2 in pixels, such as 0,0,640,360")
-    return x1, y1, x2, y2
-
-
-def parse_time(text: str) -> ClockTime:
-    """``1500us``, ``1.5ms``, ``2s`` or ``0``; with ``+`` in front, from the first event."""
-    match = re.fullmatch(r"(\+?)(-?\d{1,18}(?:\.\d{1,9})?)\s*(us|µs|ms|s)?", text.strip())
-    if not match or (match[3] is None and float(match[2]) != 0):  # 2 could mean 2 s or 2 µs
-        raise FateError(f"{text} was given; expected a time such as 1500us, 1.5ms, 2s, or +2s from the first event")
-    whole, _, fraction = match[2].partition(".")
-    scale = {"s": 1_000_000, "ms": 1000}.get(match[3], 1)
-    value, rest = divmod(int(whole + fraction) * scale, int(10 ** len(fraction)))
-    if rest:
-        raise FateError(f"{text} was given; expected a whole number of microseconds")
-    return ClockTime(value, bool(match[1]))
-
-
-def parse_duration(text: str) -> int:
-    """µs of ``50ms``, ``0.05s`` or ``50000us``; without a unit, 50 would be 50 µs and hardly meant."""
-    if text.strip().endswith("s"):
-        time = parse_time(text)
-        if time.us >= 1 and not time.from_start:
-            return time.us
-    raise FateError(f"{text} was given; expected more than 0, with a unit, such as 50ms")
 
 
 def parse_size(text: str) -> int:
@@ -170,6 +129,19 @@ def parse_pairs(
     return pairs
 
 
+def camera_options(source: str, biases: Sequence[str] | None, roi: tuple[int, int, int, int] | None) -> dict[str, Any]:
+    """The arguments of a camera source; for any other source these options are refused."""
+    given: dict[str, Any] = {}
+    if biases:
+        given["biases"] = parse_pairs("--bias", biases, "NAME=NUMBER, such as diff_on=40", int)
+    if roi is not None:
+        given["roi"] = roi
+    if given and source.partition(":")[0] != "camera":
+        option = "--bias" if biases else "--camera-roi"
+        raise FateError(f"{option} was given for {source}; it is for a camera (fate detect camera)")
+    return given
+
+
 def times_in(recording: Recording, *times: ClockTime | None) -> list[int | None]:
     """Times on the clock of a recording, in µs; None for those not given."""
     return [None if time is None else time.at(recording.start_us) for time in times]
@@ -200,6 +172,9 @@ Devices = Annotated[Any, Option(parser=parse_devices, autocompletion=lambda: ["a
 Slurm = Annotated[list[str] | None, Option()]
 Score = Annotated[Any, Option(parser=choice("product", "class"))]
 Workers = Annotated[int, Option(min=0)]
+Filters = Annotated[list[str] | None, Option()]
+Biases = Annotated[list[str] | None, Option()]
+CameraRoi = Annotated[Any, Option(parser=parse_roi)]
 
 
 class Reading(TypedDict, total=False):

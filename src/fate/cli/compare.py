@@ -9,6 +9,7 @@ from typer import Option
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
 from fate.errors import FateError
+from fate.quantities import parse_duration, parse_time
 
 
 def compare(
@@ -20,7 +21,7 @@ def compare(
     labels: str | None = None,
     window: args.Window = None,
     threshold: float | None = Option(None, min=0, max=1),
-    acc: Any = Option("50ms", parser=args.parse_duration),
+    acc: Any = Option("50ms", parser=parse_duration),
     slow: float = Option(1.0, min=0.01, max=10_000),
     palette: str = "dark",
     start: args.Time = None,
@@ -33,7 +34,7 @@ def compare(
 
     with args.bad_usage():
         rates = args.parse_rates(hz, (200.0,))
-        times = [args.parse_time(text) for text in at or ()]
+        times = [parse_time(text) for text in at or ()]
         if palette not in PALETTES:
             raise FateError(f"--palette {palette} was given; there are {', '.join(PALETTES)}")
         args.check_outputs({"--save": save}, file, labels, binary=("--save",), seeks=("--save",))

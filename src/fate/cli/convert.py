@@ -11,6 +11,7 @@ from typer import BadParameter, Option
 from fate.cli import arguments as args
 from fate.cli.terminal import note, with_options
 from fate.errors import FateError
+from fate.quantities import ClockTime, parse_roi
 from fate.text import grouped, one_line, plural
 
 
@@ -19,7 +20,8 @@ def convert(
     target: str,
     start: args.Time = None,
     end: args.Time = None,
-    roi: Any = Option(None, parser=args.parse_roi),
+    roi: Any = Option(None, parser=parse_roi),
+    filters: args.Filters = None,
     zero_time: bool = False,
     to: Any = Option(None, parser=args.choice(*args.WRITABLE)),
     frames: str | None = None,
@@ -31,9 +33,9 @@ def convert(
     **reading: Unpack[args.Reading],
 ) -> None:
     if frames is not None or fps is not None:
-        if roi is not None or zero_time or to is not None or end is not None or (frames and fps):
+        if roi is not None or filters or zero_time or to is not None or end is not None or (frames and fps):
             raise BadParameter(
-                "labels of a program go with --frames or --fps, and without --roi, --zero-time, --to and --end"
+                "labels of a program go with --frames or --fps, and without --roi, --filter, --zero-time, --to, --end"
             )
         if start is not None and fps is None:
             raise BadParameter("--start is the time of frame 0 with --fps; --frames has the time of every frame")
@@ -46,23 +48,29 @@ def convert(
         raise BadParameter(f"{source} looks like labels of a program; give --frames TABLE or --fps RATE for its times")
     args.check_part(start, end)
 
+    from fate.events.filters import check_filters
     from fate.formats.converting import convert as copy
     from fate.formats.saving import find_writer
     from fate.whole_files import find_target
 
+    with args.bad_usage():
+        check_filters(filters or ())
     writer = find_writer(target, to)
     find_target(target, text=writer.text, seeks=writer.seeks)  # refused before the recording is read
     with args.opened(source, reading) as opened, args.progress_bar("converting") as update:
         first, last = args.times_in(opened, start, end)
         done = copy(
-            opened, target, start_us=first, end_us=last, roi=roi, zero_time=zero_time, output_format=to,
-            progress=update,
+            opened, target, start_us=first, end_us=last, roi=roi, filters=filters or (), zero_time=zero_time,
+            output_format=to, progress=update,
         )  # fmt: skip
-    args.printer(target)(f"{target}: {grouped(done.num_written)} of {plural(done.num_read, 'event')} written")
+    filtered = [f"; {grouped(count)} dropped by {name}" for name, count in done.filtered.items()]
+    args.printer(target)(
+        f"{target}: {grouped(done.num_written)} of {plural(done.num_read, 'event')} written{''.join(filtered)}"
+    )
 
 
 def _import_labels(
-    source: str, target: str, recording: str | None, start: args.ClockTime | None, given: dict[str, Any],
+    source: str, target: str, recording: str | None, start: ClockTime | None, given: dict[str, Any],
     reading: args.Reading,
 ) -> None:  # fmt: skip
     """Write the labels of a labelling program as a label file."""

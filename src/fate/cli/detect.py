@@ -17,6 +17,7 @@ from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
 from fate.cli.terminal import SOURCE_FAILED, note, with_options
 from fate.errors import FateError
+from fate.quantities import parse_duration
 from fate.whole_files import find_target, is_standard_output
 
 
@@ -39,7 +40,10 @@ def detect(
     max_overlap: args.Share = 0.45,
     keep_stale: bool = False,
     clip_windows: int = Option(16, min=1, max=16),
-    acc: Any = Option("50ms", parser=args.parse_duration),
+    filters: args.Filters = None,
+    bias: args.Biases = None,
+    camera_roi: args.CameraRoi = None,
+    acc: Any = Option("50ms", parser=parse_duration),
     fps: float = Option(25.0, min=1, max=240),
     slow: float = Option(1.0, min=0.01, max=10_000),
     palette: str = "dark",
@@ -52,6 +56,7 @@ def detect(
     boxes = {"--json": json_file, "--jsonl": jsonl_file, "--csv": csv_file, "--coco": coco_file}
     outputs = {"--save": save, "--report": report, **boxes}
     from fate.boxes.drawing import PALETTES
+    from fate.events.filters import check_filters
     from fate.inference.loading import find_weights
     from fate.inference.sources import is_live
 
@@ -60,6 +65,8 @@ def detect(
         if palette not in PALETTES:
             raise FateError(f"--palette {palette} was given; there are {', '.join(PALETTES)}")
         check_window(hz, window)
+        check_filters(filters or ())
+        camera = args.camera_options(files[0], bias, camera_roi)
         _check_names(files, outputs)
         if live or realtime:
             if len(files) > 1:
@@ -81,12 +88,12 @@ def detect(
         args.check_inputs(*files)
     find_weights(model)
     load = cache(partial(load_and_note, model, device))
-    asked = {"hz": hz, "window_us": window, "threshold": threshold, "track": track, "max_overlap": max_overlap}
+    asked = {"hz": hz, "window_us": window, "threshold": threshold, "track": track, "max_overlap": max_overlap,
+             "filters": filters or (), "rotate_bytes": rotate, "clip_windows": clip_windows}  # fmt: skip
     if keep_stale:
         asked["stale_us"] = None
-    asked |= {"rotate_bytes": rotate, "clip_windows": clip_windows}
     if live or realtime:
-        _live(files[0], live, load, boxes, asked, reading, (start, end), reconnect)
+        _live(files[0], live, load, boxes, asked, reading, (start, end), {"reconnect": reconnect, **camera})
     else:
         look = {"acc_us": acc, "fps": fps, "slow": slow, "palette": palette}
         _files(files, load, outputs, asked, look, reading, (start, end))
@@ -173,7 +180,7 @@ def _files(
 
 def _live(
     file: str, live: bool, load: Callable[[], Any], outputs: dict[str, str | None], asked: dict[str, Any],
-    reading: args.Reading, part: tuple[Any, Any], reconnect: bool,
+    reading: args.Reading, part: tuple[Any, Any], opening: dict[str, Any],
 ) -> None:  # fmt: skip
     """Detect a live source or, unless ``live``, a file that is played at its own speed."""
     detector, hz, window = load(), asked["hz"], asked["window_us"]
@@ -186,7 +193,7 @@ def _live(
         if live:
             name = "standard input" if file == "-" else file
             note(f"waiting for events from {name}; Ctrl-C stops, and the results so far are kept")
-            source = open_source(file, reading.get("sensor"), reading.get("format"), reconnect)
+            source = open_source(file, reading.get("sensor"), reading.get("format"), **opening)
             asked |= _timing(detector, source.sensor, hz, window, in_time=True)
         else:
             recording = closing.enter_context(args.opened(file, reading))

@@ -12,6 +12,7 @@ from typer import Option
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
 from fate.errors import FateWarning
+from fate.quantities import parse_duration
 
 
 def evaluate(
@@ -21,7 +22,7 @@ def evaluate(
     window: args.Window = None,
     split: str | None = None,
     protocol: str | None = None,
-    label_tolerance: Any = Option(None, parser=args.parse_duration),
+    label_tolerance: Any = Option(None, parser=parse_duration),
     score: args.Score = "product",
     max_overlap: float | None = Option(None, min=0, max=1),
     device: Device = "auto",

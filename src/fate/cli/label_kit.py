@@ -8,6 +8,7 @@ from typer import Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
+from fate.quantities import parse_duration
 from fate.text import plural
 
 
@@ -15,7 +16,7 @@ def label_kit(
     file: str,
     folder: str,
     hz: float = Option(10.0, min=0.1, max=1000),
-    window: Any = Option("50ms", parser=args.parse_duration),
+    window: Any = Option("50ms", parser=parse_duration),
     model: Annotated[str | None, Option(autocompletion=args.complete_bundled)] = None,
     threshold: float | None = Option(None, min=0, max=1),
     classes: Any = Option(None, parser=args.parse_names),

@@ -21,6 +21,9 @@ def live(
     window: args.Window = None,
     model: args.Model = "fate-s-nano",
     threshold: float | None = Option(None, min=0, max=1),
+    filters: args.Filters = None,
+    bias: args.Biases = None,
+    camera_roi: args.CameraRoi = None,
     loop: bool = False,
     reconnect: bool = False,
     jsonl_file: str | None = None,
@@ -31,12 +34,15 @@ def live(
     device: Device = "auto",
     **reading: Unpack[args.Reading],
 ) -> None:
+    from fate.events.filters import check_filters
     from fate.inference.loading import find_weights
     from fate.inference.sources import is_live, open_source
 
     is_file = not is_live(source)
     with args.bad_usage():
         check_window(hz, window)
+        check_filters(filters or ())
+        camera = args.camera_options(source, bias, camera_roi)
         if not is_file:
             check_live_source(source, {"loop": loop, **reading}, reconnect)
         elif reconnect:
@@ -62,10 +68,11 @@ def live(
 
         if not is_file:
             note(f"waiting for events from {name}; Ctrl-C stops, and the results so far are kept")
-            opened = open_source(source, reading.get("sensor"), reading.get("format"), reconnect)
+            opened = open_source(source, reading.get("sensor"), reading.get("format"), reconnect, **camera)
         done = show_live(
-            page, opened, detector, hz, window_us=window, threshold=threshold, loop=loop, name=source,
-            wait_for_viewer=is_shown, on_timing=lambda text: note(f"note: {text}"), jsonl=jsonl_file, csv=csv_file,
+            page, opened, detector, hz, window_us=window, threshold=threshold, filters=filters or (), loop=loop,
+            name=source, wait_for_viewer=is_shown, on_timing=lambda text: note(f"note: {text}"), jsonl=jsonl_file,
+            csv=csv_file,
         )  # fmt: skip
     print_summary(done, outputs)
     if done.summary["source_failed"]:

@@ -26,18 +26,20 @@ def record(
     threshold: float | None = Option(None, min=0, max=1),
     track: bool = False,
     reconnect: bool = False,
+    bias: args.Biases = None,
+    camera_roi: args.CameraRoi = None,
     device: Device = "auto",
     **reading: Unpack[args.Reading],
 ) -> None:
     from fate.inference.loading import find_weights
-    from fate.inference.sources import check_source, is_live, open_source, play
+    from fate.inference.sources import is_live, open_source, play
 
     live = is_live(source)
     with args.bad_usage():
         check_window(hz, window)
+        camera = args.camera_options(source, bias, camera_roi)
         if live:
-            check_live_source(source, reading)
-            check_source(source, reading.get("sensor"), reconnect)
+            check_live_source(source, reading, reconnect)
         elif reconnect:
             raise FateError(f"--reconnect was given for the file {source}; it is for tcp:PORT and cameras")
         if model is None and (hz != 200 or window or track or threshold is not None):
@@ -53,7 +55,7 @@ def record(
 
         if live:
             note(f"waiting for events from {'standard input' if source == '-' else source}; Ctrl-C stops")
-            opened: Any = open_source(source, reading.get("sensor"), reading.get("format"), reconnect)
+            opened: Any = open_source(source, reading.get("sensor"), reading.get("format"), reconnect, **camera)
         else:
             opened = play(closing.enter_context(args.opened(source, reading)))
         asked: dict[str, Any] = {}

@@ -9,13 +9,14 @@ from typer import Option
 
 from fate.cli import arguments as args
 from fate.cli.terminal import note
+from fate.quantities import parse_time
 from fate.text import plural
 
 
 def view(
     file: str,
     detections: str | None = None,
-    acc: Any = Option("50ms", parser=args.parse_time),
+    acc: Any = Option("50ms", parser=parse_time),
     start: args.Time = None,
     end: args.Time = None,
     threshold: args.Share = 0.0,

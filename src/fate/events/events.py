@@ -248,8 +248,14 @@ class Events:
 
     def inside(self, x1: int, y1: int, x2: int, y2: int) -> Events:
         """Return events in the rectangle ``x1 <= x < x2, y1 <= y < y2``; coordinates and sensor stay as they are."""
-        keep = (self.x >= x1) & (self.x < x2) & (self.y >= y1) & (self.y < y2)
-        return Events.trusted(self.t_us[keep], self.x[keep], self.y[keep], self.p[keep], self.sensor)
+        return self.where((self.x >= x1) & (self.x < x2) & (self.y >= y1) & (self.y < y2))
+
+    def where(self, keep: NDArray[np.bool_]) -> Events:
+        """Return the events for which ``keep`` [E] is true."""
+        kept = np.flatnonzero(keep)  # found once; a mask would be read for each column
+        if len(kept) == len(self):
+            return self
+        return Events.trusted(self.t_us[kept], self.x[kept], self.y[kept], self.p[kept], self.sensor)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Events):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import NamedTuple, Unpack
 
 from fate.errors import FateError, warn
+from fate.events.filters import EventFilters
 from fate.formats.opening import OpenOptions, open_recording
 from fate.formats.recording import Recording
 from fate.formats.saving import open_writer
@@ -18,6 +20,7 @@ class Converted(NamedTuple):
 
     num_read: int
     num_written: int
+    filtered: dict[str, int]  #: dropped by each filter
 
 
 def convert(
@@ -27,6 +30,7 @@ def convert(
     start_us: int | None = None,
     end_us: int | None = None,
     roi: tuple[int, int, int, int] | None = None,
+    filters: str | Sequence[str] = (),
     zero_time: bool = False,
     output_format: str | None = None,
     progress: Progress | None = None,
@@ -40,6 +44,7 @@ def convert(
         start_us: first time to copy, in the recording's own µs.
         end_us: first time not to copy.
         roi: ``(x1, y1, x2, y2)``, the last two not included; coordinates and sensor stay as they are.
+        filters: events to drop, such as ``["hot-pixels", "background:5ms"]``; see ``fate.events.filters``.
         zero_time: shift times so that the copied part starts at 0.
         output_format: a key of ``fate.formats.saving.WRITERS``.
         progress: called with (events read, events in all).
@@ -65,12 +70,13 @@ def convert(
                     f"roi=({x1}, {y1}, {x2}, {y2}) was given; expected x1 < x2 and y1 < y2 inside the"
                     f" {recording.sensor} sensor (x2, y2 not included)"
                 )
+        clean = EventFilters(filters, recording.sensor)
         read = written = 0
         shift: int | None = None if zero_time else 0
         with open_writer(target, recording.sensor, output_format) as writer:
             for piece in recording.chunks(start_us=start_us, end_us=end_us):
                 read += len(piece)
-                events = piece.inside(*roi) if roi else piece
+                events = clean(piece.inside(*roi) if roi else piece)
                 if shift is None and len(events):
                     shift = -int(events.t_us[0])
                 writer.write(events.shifted(shift) if shift else events)
@@ -79,4 +85,4 @@ def convert(
                     progress(read, recording.num_events)
         if writer.format == "NPY":
             warn(f"{target}: an NPY file holds no sensor size; pass sensor={tuple(recording.sensor)} to read it")
-        return Converted(read, written)
+        return Converted(read, written, clean.dropped)

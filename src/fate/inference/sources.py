@@ -6,9 +6,8 @@ Nothing here loads torch, which takes seconds, so that a wrong name of a source 
 from __future__ import annotations
 
 import copy
-import importlib
 import itertools
-import logging
+import math
 import re
 import selectors
 import socket
@@ -16,20 +15,20 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from fate.errors import PACKAGES, FateError, FormatError, missing_packages
+from fate.errors import FateError, FormatError
 from fate.events.events import Events, Sensor
 from fate.formats.opening import decoder_for, open_recording
 from fate.formats.prophesee.header import MAX_HEADER_BYTES, Header, parse_header
 from fate.formats.recording import Recording
+from fate.inference.camera_driver import CameraSettings, NoCameraError, open_camera
 
 #: The name of a socket on this machine.
 PORT = re.compile(r"tcp:([0-9]{1,5})")
@@ -43,10 +42,10 @@ BLOCK_US = 20_000
 POLL_S = 0.1
 #: A client that is silent for longer is dropped, seconds.
 IDLE_S = 10.0
-#: Seconds between attempts to open a source again; the time doubles from the first to the last.
-FIRST_RETRY_S, LAST_RETRY_S = 0.5, 30.0
 #: Most clients that have not sent an event yet; one more drops the oldest.
 MAX_WAITING = 16
+#: How long to wait for a camera that was unplugged, seconds.
+RECONNECT_S = 60.0
 
 
 def is_live(name: str) -> bool:
@@ -68,19 +67,22 @@ def check_source(name: str, sensor: Sequence[int] | None, reconnect: bool = Fals
 
 
 def open_source(
-    name: str, sensor: Sequence[int] | None = None, format: str | None = None, reconnect: bool = False
+    name: str,
+    sensor: Sequence[int] | None = None,
+    format: str | None = None,
+    reconnect: bool = False,
+    **camera: Any,
 ) -> LiveSource:
     """Open a live source by its name: ``-``, ``tcp:PORT``, ``camera`` or ``camera:SERIAL``.
 
     Sockets, and standard input without the header of a file, need the ``sensor`` (height, width); the ``format`` of
     their bytes is evt3 (the default) or evt2. With ``reconnect``, a socket waits for the next client when one has gone,
-    and a camera that fails is opened again.
+    and a camera is waited for without a limit. ``biases`` and ``roi`` are for cameras, see :class:`CameraSource`.
     """
     check_source(name, sensor, reconnect)
     kind, _, detail = name.partition(":")
     if kind == "camera":
-        open_camera = partial(CameraSource, detail or None)
-        return ReopenedSource(open_camera) if reconnect else open_camera()
+        return CameraSource(detail or None, reconnect_s=math.inf if reconnect else RECONNECT_S, **camera)
     if kind == "tcp":  # clients are refused until the detector is ready
         return TcpSource(int(detail), sensor or (), format=format or "evt3", once=not reconnect, listens=False)
     return StandardInput(sensor, format or "evt3")
@@ -126,63 +128,6 @@ class LiveSource:
     def close(self) -> None:
         """End soon, from any thread. A thread that waits for a pipe cannot be woken; it ends with the next bytes."""
         self._closed.set()
-
-
-class ReopenedSource(LiveSource):
-    """A source that is opened again when it ends or fails, such as a camera whose cable was pulled.
-
-    Its clock may start at 0 again, which restarts the windows of a stream. The counts of all openings are added.
-    """
-
-    def __init__(self, open: Callable[[], LiveSource], retry_s: tuple[float, float] = (FIRST_RETRY_S, LAST_RETRY_S)):
-        """Args:
-        open: opens the source; its first call must succeed, because it gives the size of the sensor.
-        retry_s: first and longest time between two attempts, seconds.
-        """
-        self._open, self._retry_s = open, retry_s
-        self._source: LiveSource | None = open()
-        super().__init__(self._source.sensor)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        source = self._source
-        return dict(self._counts + Counter(source.counts if source is not None else {}))
-
-    def close(self) -> None:
-        super().close()
-        if (source := self._source) is not None:
-            source.close()
-
-    def __iter__(self) -> Iterator[Events]:
-        while (source := self._source) is not None:
-            reason = "it ended"
-            try:
-                yield from source
-            except (FateError, OSError) as error:
-                reason = str(error)
-            self._source, lost = None, Counter(source.counts)
-            self._counts += lost
-            if self._closed.is_set():
-                return
-            self._counts["times the source was lost"] += 1
-            logging.getLogger(__name__).warning("the source was lost (%s); it is opened again when it returns", reason)
-            self._source = self._reopen()
-
-    def _reopen(self) -> LiveSource | None:
-        """Try to open the source until it succeeds; None if this was closed meanwhile."""
-        wait_s, longest = self._retry_s
-        while not self._closed.wait(wait_s):
-            wait_s = min(2 * wait_s, longest)
-            try:
-                source = self._open()
-            except (FateError, OSError):
-                continue
-            if source.sensor == self.sensor:
-                logging.getLogger(__name__).warning("the source has returned")
-                return source
-            source.close()
-            raise FateError(f"the source returned with a {source.sensor} sensor; expected {self.sensor} as before")
-        return None
 
 
 class BytesToEvents:
@@ -507,48 +452,88 @@ class CameraSource(LiveSource):
     """A camera through ``neuromorphic-drivers`` (extra ``camera``): Prophesee EVK3 and EVK4, iniVation DAVIS346 and
     DVXplorer, and others it knows.
 
-    Written from the package's documentation and tested against a stand-in of it: **no camera has been connected to
-    this code yet.**
+    A camera that is unplugged is opened again as soon as it returns; its time then starts at 0, and the stream
+    restarts. Written for version 0.18 of the package, and tested with a simulated device: **no camera has been
+    connected to this code yet.**
     """
 
-    def __init__(self, serial: str | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        serial: str | None = None,
+        *,
+        biases: Mapping[str, int] | None = None,
+        roi: tuple[int, int, int, int] | None = None,
+        reconnect_s: float = RECONNECT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Args:
         serial: of the camera; None for the first.
-        options: of ``neuromorphic_drivers.open``, such as ``configuration`` with biases.
+        biases: values by the names that the driver has for this camera; its defaults unless given.
+        roi: (x1, y1, x2, y2), the last two not included; other pixels are switched off. Coordinates stay.
+        reconnect_s: seconds that the source waits for a camera that was unplugged; then the source fails.
+        clock: seconds.
         """
-        try:
-            drivers = importlib.import_module("neuromorphic_drivers")
-        except ImportError:
-            raise missing_packages("a camera", PACKAGES["camera"]) from None
-        try:
-            self._device = drivers.open(serial=serial, iterator_timeout=POLL_S, **options)
-        except Exception as error:  # the package raises different types for each camera
-            raise FateError(
-                f"no camera could be opened ({error}); connect one, and on Linux run"
-                " neuromorphic-drivers-install-udev-rules once"
-            ) from error
+        self._settings = CameraSettings(serial, dict(biases or {}), roi)
+        self._reconnect_s, self._clock = reconnect_s, clock
+        self._device: Any = open_camera(self._settings, POLL_S)
         size = self._device.properties()
         super().__init__(Sensor(int(size.height), int(size.width)))
 
     def __iter__(self) -> Iterator[Events]:
-        with self._device:
-            packets = iter(self._device)
+        dropped = 0
+        try:
             while not self._closed.is_set():
                 try:
-                    status, packet = next(packets)
+                    status, packet = next(self._device)
                 except StopIteration:
                     return
-                except Exception as error:  # as above
-                    raise FateError(f"the camera failed ({error}); check its cable and power") from error
-                # a version of the package that does not report losses counts none
-                dropped = getattr(getattr(status, "ring", None), "dropped_packets", 0)
-                overflows = getattr(packet, "polarity_events_overflow_indices", None)
-                lost = {"packets dropped by the driver": int(dropped or 0)}
-                lost["overflows of the driver"] = 0 if overflows is None else len(overflows)
-                self._counts += Counter(lost)
+                except Exception as error:  # the package raises different types for each camera
+                    self._reopen(error)
+                    dropped = 0
+                    continue
+                dropped = self._count_losses(status, packet, dropped)
                 events = None if packet is None else packet.polarity_events
                 if events is not None and len(events):
                     yield self._checked(events)
+        finally:
+            self._device.close()
+
+    def _count_losses(self, status: Any, packet: Any, dropped_before: int) -> int:
+        """Count what the driver has lost, and return its counter of dropped packets, which rises from packet to packet.
+
+        A version of the package that does not report losses counts none.
+        """
+        dropped = getattr(getattr(status, "ring", None), "dropped_packets", None)
+        overflows = getattr(packet, "polarity_events_overflow_indices", None)
+        dropped = dropped_before if dropped is None else int(dropped)
+        lost = {"packets dropped by the driver": dropped - dropped_before if dropped > dropped_before else 0}
+        lost["overflows of the driver"] = 0 if overflows is None else len(overflows)
+        self._counts += Counter(lost)
+        return dropped
+
+    def _reopen(self, failure: Exception) -> None:
+        """Wait for a camera that has failed, and open it again with the same settings."""
+        self._device.close()
+        until = self._clock() + self._reconnect_s
+        while not self._closed.is_set():
+            try:
+                self._device = open_camera(self._settings, POLL_S)
+            except NoCameraError:
+                if self._clock() > until:
+                    raise FateError(
+                        f"the camera failed ({failure}) and did not return within {self._reconnect_s:g} s; check its"
+                        " cable and power"
+                    ) from failure
+                self._closed.wait(POLL_S)
+                continue
+            self._counts["reconnections of the camera"] += 1
+            size = self._device.properties()
+            if self.sensor != (size.height, size.width):
+                raise FateError(
+                    f"a camera of {size.width}×{size.height} pixels took the place of one of {self.sensor}; connect"
+                    " the same camera, or start again"
+                )
+            return
 
     def _checked(self, events: Any) -> Events:
         """A copy of the driver's rows (t, x, y, on), because it reuses their memory."""

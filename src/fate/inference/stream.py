@@ -175,7 +175,8 @@ class StreamingDetector:
             start_us: start of the first window; the first event unless given.
             end_us: no window starts at or after it; the end of the recording unless given.
             options: ``window_us``, ``threshold``, ``track``, ``threads``, ``score``, ``max_overlap``, ``most``,
-                ``max_back_us``, ``max_gap_us`` and ``clip_windows``, the fields of :class:`StreamOptions`.
+                ``max_back_us``, ``max_gap_us``, ``clip_windows`` and ``filters``, the fields of
+                :class:`StreamOptions`.
         """
         close = ExitStack()
         if isinstance(recording, str | PathLike):
@@ -353,7 +354,7 @@ class RecordingStream(AbstractContextManager["RecordingStream"]):
             yield from self._detect.clip(waiting, decode_ms)
 
     def _windows(self) -> Iterator[tuple[ClosedWindow, float]]:
-        """The windows in order, and the time in ms that reading each of them took."""
+        """The windows in order, and the time in ms that reading and filtering each of them took."""
         index, reason = 0, ""
         silent_until = self.start_us  # time of the next event, as far as it is known
         with self._close:
@@ -371,5 +372,7 @@ class RecordingStream(AbstractContextManager["RecordingStream"]):
                         reason = self.counts.restart(f"no events for {gap / 1e6:g} s before {silent_until} µs")
                         index += self.counts.skip(gap, self._grid.hop_us)
                         continue
-                yield ClosedWindow(window, events, reason), spent
+                started = time.perf_counter()
+                kept = self._detect.filters.next_window(events, reason)
+                yield ClosedWindow(window, kept, reason), spent + 1e3 * (time.perf_counter() - started)
                 index, reason = index + 1, ""

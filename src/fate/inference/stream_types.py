@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TypedDict, get_args
@@ -14,6 +15,7 @@ from fate.boxes.detections import DetectionFrame
 from fate.boxes.drawing import ColourBy, Palette, Picture, draw_events, draw_frame, enlargement
 from fate.errors import FateError, FateWarning
 from fate.events.events import Events
+from fate.events.filters import check_filters
 from fate.events.window import Window, window_us
 from fate.formats.recording import Recording
 from fate.models.nms import MAX_OVERLAP, Score, check_max_overlap
@@ -52,6 +54,7 @@ class StreamKeywords(TypedDict, total=False):
     max_back_us: int
     max_gap_us: int
     clip_windows: int
+    filters: str | Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class StreamOptions:
     #: windows of a recording that a CPU detects in one call: up to 16 are faster, and boxes are equal up to rounding
     clip_windows: int = 1
     max_gap_us: int = MAX_GAP_US  #: after more time without events, windows are skipped and the state is reset
+    filters: str | Sequence[str] = ()  #: events to drop first, such as ("background:5ms",); see ``events/filters.py``
 
     def __post_init__(self) -> None:
         if not isinstance(self.hz, int | float) or not 1 <= self.hz <= 1000:
@@ -95,6 +99,7 @@ class StreamOptions:
         if self.score not in get_args(Score):
             raise FateError(f"score={self.score!r} was given; expected one of {', '.join(get_args(Score))}")
         check_max_overlap(self.max_overlap)
+        check_filters(self.filters)
 
     @property
     def hop_us(self) -> int:
@@ -127,7 +132,7 @@ class StreamFrame(DetectionFrame):
     """The M detections of one window, in order of falling confidence; ``t_us`` is its end."""
 
     window: Window
-    num_events: int  #: in the window
+    num_events: int  #: in the window, after the filters
     ms: dict[str, float]  #: time of each of ``STAGES``; on a GPU, encode, model and post are one graph: all "model"
     restarted: str = ""  #: why state and tracks were reset before this window; empty if they were not
     waited_ms: float = 0.0  #: live: from the end of the window to the start of its detection
@@ -229,7 +234,8 @@ class StreamCounts:
     """What a stream has received, detected and dropped so far.
 
     Every window that closed is in ``windows`` or ``windows_dropped``. Every event is in ``events``,
-    ``events_in_dropped_windows``, ``late_events`` or ``excess_events``, or in the window that is still open.
+    ``events_in_dropped_windows``, ``late_events``, ``excess_events`` or ``filtered_events``, or in the window that is
+    still open.
     """
 
     windows: int = 0  #: detected
@@ -246,6 +252,7 @@ class StreamCounts:
     events_in_dropped_windows: int = 0
     windows_late: int = 0  #: live: detected, but after the budget
     stalls: int = 0  #: live: times that the source was silent for long
+    filtered_events: dict[str, int] = field(default_factory=dict)  #: dropped by each filter
 
     def restart(self, reason: str) -> str:
         """Count a restart and return its reason."""

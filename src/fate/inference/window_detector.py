@@ -12,6 +12,7 @@ import torch
 from fate.boxes.tracking import Tracker
 from fate.encoding.batch import EventBatch
 from fate.events.events import Events
+from fate.events.filters import EventFilters
 from fate.events.window import Window
 from fate.formats.recording import Recording
 from fate.inference.adapting import Adaptation
@@ -56,6 +57,8 @@ class WindowDetector:
             score=options.score, max_overlap=options.max_overlap, most=options.most,
         )  # fmt: skip
         self.stale = None if options.stale_us is None else StaleBoxes(adaptation.sensor, options.stale_us)
+        self.filters = EventFilters(options.filters, adaptation.sensor)
+        self.counts.filtered_events = self.filters.dropped
         self.tracker = Tracker(LEAST_OVERLAP, UNSEEN_US, self.threshold) if options.track else None
         self.back = LookBack(options.length_us) if options.length_us > options.hop_us else None
         self._warm_up()
@@ -65,7 +68,7 @@ class WindowDetector:
         options = self.options
         return Windower(
             self.adaptation.sensor, options.hop_us, start_us=start_us, max_back_us=options.max_back_us,
-            max_gap_us=options.gap_us, counts=self.counts,
+            max_gap_us=options.gap_us, counts=self.counts, filters=self.filters,
         )  # fmt: skip
 
     def __call__(self, closed: ClosedWindow, decode_ms: float = 0.0, waited_ms: float = 0.0) -> StreamFrame:
@@ -139,7 +142,9 @@ class WindowDetector:
             self.step.prepare(MIN_CAPACITY, duration_us)
         sensor, index = self.step.detector.sensor, np.arange(256)  # events on a diagonal, all at one time
         events = Events(np.zeros(256, np.int64), index % sensor.width, index % sensor.height, index % 2, sensor)
-        self.merge(Events([0], [0], [0], [1], self.adaptation.sensor))  # compiles its loop
+        event = Events([0], [0], [0], [1], self.adaptation.sensor)
+        EventFilters(self.options.filters, event.sensor)(event)  # compiles their loops
+        self.merge(event)
         self.merge.reset()
         if self.stale is not None:
             self.stale.add(Events.empty(self.adaptation.sensor))  # the same

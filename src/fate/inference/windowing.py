@@ -20,6 +20,7 @@ import numpy as np
 
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
+from fate.events.filters import EventFilters
 from fate.events.window import Window, WindowGrid, clip_time
 from fate.inference.stream_types import MAX_BACK_US, MAX_GAP_US, StreamCounts
 
@@ -57,6 +58,7 @@ class Windower:
     max_gap_us: int = MAX_GAP_US
     max_events: int = MAX_EVENTS  #: in a window; further ones are dropped
     counts: StreamCounts = field(default_factory=StreamCounts)  #: of what is dropped and skipped
+    filters: EventFilters | None = None  #: of the events of each window that closes; windows do not depend on them
 
     def __post_init__(self) -> None:
         if self.duration_us < 1 or self.max_back_us < 0 or self.max_gap_us < self.duration_us or self.max_events < 1:
@@ -149,7 +151,10 @@ class Windower:
         return closed
 
     def _close_window(self, window: Window) -> ClosedWindow:
-        closed = ClosedWindow(window, concatenate(self._pieces, self.sensor), self._restarted)
+        events = concatenate(self._pieces, self.sensor)
+        if self.filters is not None:
+            events = self.filters.next_window(events, self._restarted)
+        closed = ClosedWindow(window, events, self._restarted)
         self._pieces, self._num_events, self._restarted = [], 0, ""
         return closed
 

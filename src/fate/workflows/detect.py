@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypedDict, Unpack
 
 from fate.boxes.detection_files import DetectionFiles, DetectionLog
+from fate.events.filters import check_filters
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.inference.live import LiveStream
@@ -76,6 +77,8 @@ class ResultRecorder(DetectionFiles):
         self.facts: dict[str, Any] = {
             "model": detector.name, "threshold": threshold, "window_us": options.length_us, **facts
         }  # fmt: skip
+        if options.filters:
+            self.facts["filters"] = check_filters(options.filters)
         size, classes = (sensor[0], sensor[1]), tuple(detector.classes)
         self._log = DetectionLog(encodable(name), size, classes, options.hz, facts=self.facts)
         self._summary = RunningSummary(detector.classes, options.hz, threshold)
@@ -129,6 +132,7 @@ def detect(
     max_overlap: float = MAX_OVERLAP,
     stale_us: int | None = STALE_US,
     clip_windows: int = CLIP_WINDOWS,
+    filters: str | Sequence[str] = (),
     start_us: int | None = None,
     end_us: int | None = None,
     device: str = "cpu",
@@ -154,6 +158,7 @@ def detect(
         stale_us: a box in whose area no event has occurred for longer is dropped; None keeps it.
         clip_windows: windows that a CPU detects in one call, which is faster; boxes are equal up to rounding. With 1,
             they are exactly those of a live run that dropped no window.
+        filters: events to drop first, such as ``["hot-pixels", "background:5ms"]``; see ``fate.events.filters``.
         start_us, end_us: part of the recording, µs of its clock.
         device: ``"cpu"`` or ``"cuda"``, for a name or a file of weights.
         open_options: arguments of ``open_recording``, for a file.
@@ -168,6 +173,7 @@ def detect(
         "window_us": window_us, "threshold": threshold, "track": track, "max_overlap": max_overlap,
         "stale_us": stale_us,
         "clip_windows": clip_windows,
+        "filters": filters,
     }  # fmt: skip
     StreamOptions(200 if hz == "auto" else hz, **asked)  # refuses wrong values before the weights are loaded
     detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)

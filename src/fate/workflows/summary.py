@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fate.inference.stream_types import STAGES, StreamFrame
-from fate.text import duration, frequency, plural, significant
+from fate.text import duration, frequency, grouped, plural, significant
 
 #: Number of values that are kept; quantiles of more values come from a histogram.
 KEPT_VALUES = 4096
@@ -107,6 +107,7 @@ class RunningSummary:
                         ("late_events", "excess_events", "skipped_windows", "windows_dropped",
                          "events_in_dropped_windows", "stale_boxes")
                         if name in counts},
+            "filtered": dict(counts.get("filtered_events", {})),
             "notes": [*notes, *counts.get("restart_reasons", ())],
         }  # fmt: skip
         if self._tracks is not None:
@@ -140,6 +141,10 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         p50, p99, highest = summary["age_ms"]
         lines.append(f"from a window's end to its boxes: {p50:.2f} ms (p50), {p99:.2f} (p99), {highest:.2f} at most")
     lines.append(f"dropped: {', '.join(lost) or 'nothing'}")
+    if filtered := summary["filtered"]:
+        given = summary["events"] + summary["dropped"].get("events_in_dropped_windows", 0) + sum(filtered.values())
+        each = [f"{name} {grouped(count)} ({count / max(given, 1):.1%})" for name, count in filtered.items()]
+        lines.append(f"filtered out of {plural(given, 'event')}: {', '.join(each)}")
     return lines + [f"note: {note}" for note in summary["notes"] if note != summary["adaptation"]]  # that was a warning
 
 
@@ -158,4 +163,6 @@ def summary_table(summary: Mapping[str, Any], sensor: tuple[int, int], extra: Ma
     }
     if summary["notes"]:
         table["notes"] = "; ".join(summary["notes"])
+    if summary["filtered"]:
+        table["events filtered out"] = summary["filtered"]
     return {**table, "dropped": {name.replace("_", " "): count for name, count in summary["dropped"].items()}}

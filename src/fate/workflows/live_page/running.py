@@ -29,6 +29,7 @@ def live(
     *,
     window_us: int | None = None,
     threshold: float | None = None,
+    filters: str | Sequence[str] = (),
     loop: bool = False,
     device: str = "auto",
     host: str = HOST,
@@ -47,6 +48,7 @@ def live(
         hz: windows per second, or "auto" for the highest rate that this machine sustains.
         window_us: length of a window in µs; the most accurate one that is in time unless given.
         threshold: lowest score of a box; the detector's own unless given. The page can hide more boxes.
+        filters: events to drop first, such as ``["hot-pixels", "background:5ms"]``; see ``fate.events.filters``.
         loop: whether a file is played again and again.
         device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU if there is one.
         host: address to serve the page on. If other machines can reach it, the address has a token.
@@ -70,8 +72,8 @@ def live(
         is_opened = browser and open_browser(page.url)
         detector = model if isinstance(model, StreamingDetector) else load_detector(model, choose_device(device))
         return show_live(
-            page, opened, detector, hz, window_us=window_us, threshold=threshold, loop=loop, name=name_of(source),
-            wait_for_viewer=is_opened, **files,
+            page, opened, detector, hz, window_us=window_us, threshold=threshold, filters=filters, loop=loop,
+            name=name_of(source), wait_for_viewer=is_opened, **files,
         )  # fmt: skip
 
 
@@ -84,6 +86,7 @@ def show_live(
     name: str,
     window_us: int | None = None,
     threshold: float | None = None,
+    filters: str | Sequence[str] = (),
     loop: bool = False,
     wait_for_viewer: bool = False,
     on_timing: Callable[[str], Any] | None = None,
@@ -95,7 +98,7 @@ def show_live(
         page: the page; close it afterwards.
         source: an open recording, or a live source.
         detector: what ``load_detector`` returns.
-        hz, window_us, threshold, loop, files: same as for :func:`live`.
+        hz, window_us, threshold, filters, loop, files: same as for :func:`live`.
         name: name of the source in the files.
         wait_for_viewer: whether a recording starts when a browser shows the page, after at most ``VIEWER_S``.
         on_timing: called with a sentence about the rate and the windows, if they were chosen.
@@ -116,5 +119,5 @@ def show_live(
 
     return detect_live(
         page.watch(RecordingSource(source)), detector, timing.hz, window_us=timing.window_us, budget_ms=budget_ms,
-        threshold=threshold, track=True, name=name, on_start=page.begin, on_frame=page.add, **files,
+        threshold=threshold, filters=filters, track=True, name=name, on_start=page.begin, on_frame=page.add, **files,
     )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Detects objects in the packets of an event camera and publishes their boxes."""
