@@ -35,6 +35,10 @@ SHARE = 0.7
 EVENT_RATE = 10.0
 #: Windows that are timed, and the seconds after which no more of them are.
 TIMED, TIMED_S = 30, 1.0
+#: Share of a measured time that another measurement surely reaches.
+NEARLY = 0.8
+#: If the first windows all take too long, no more of them are timed.
+FEW = 4
 
 
 class TimedDetector(Protocol):
@@ -81,12 +85,15 @@ def choose_timing(
         if isinstance(hz, str):
             raise FateError(f"hz={hz!r} was given; expected a number from 1 to 1000, or 'auto'")
         return _choose_window(detector.accuracy, hz, length_us, took_ms if in_time else None)
-    chosen = Timing(AUTO_RATES[-1], length_us or window_us(AUTO_RATES[-1]))
-    for rate in AUTO_RATES:
-        if length_us is not None and window_us(rate) > length_us:
-            break  # windows of this length would leave gaps
+    # windows of a given length would leave gaps at rates that are too low
+    rates = [rate for rate in AUTO_RATES if length_us is None or window_us(rate) <= length_us] or AUTO_RATES[-1:]
+    needed_ms = 0.0
+    for rate in rates:
+        if _budget_ms(rate) < NEARLY * needed_ms and rate != rates[-1]:
+            continue  # windows of lower rates hold more events, so they take no less time
         chosen = _choose_window(detector.accuracy, rate, length_us, took_ms)
-        if took_ms(rate, chosen.window_us) <= _budget_ms(rate):
+        needed_ms = took_ms(rate, chosen.window_us)
+        if needed_ms <= _budget_ms(rate):
             break
     took = took_ms(chosen.hz, chosen.window_us)
     text = f"{chosen.hz:g} Hz: a window takes {took:.2g} ms on this machine"
@@ -152,6 +159,6 @@ def _window_ms(detector: TimedDetector, sensor: Sequence[int], hz: float, length
         detect(ClosedWindow(window, events, ""))
         if (index + 1) * hop >= length_us:  # the first windows are not full
             spent.append(time.perf_counter() - began)
-        if sum(spent) > TIMED_S and len(spent) >= 3:
+        if (sum(spent) > TIMED_S and len(spent) >= 3) or (len(spent) == FEW and min(spent) > _budget_ms(hz) / 1000):
             break
     return float(1000 * np.quantile(spent, 0.9))
