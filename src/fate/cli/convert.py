@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any, Unpack
@@ -51,6 +52,7 @@ def convert(
     from fate.whole_files import find_target
 
     writer = find_writer(target, to)
+    replaces = _says_replaced(target)
     find_target(target, text=writer.text, seeks=writer.seeks)  # refused before the recording is read
     with args.opened(source, reading) as opened, args.progress_bar("converting") as update:
         first, last = args.times_in(opened, start, end)
@@ -58,7 +60,12 @@ def convert(
             opened, target, start_us=first, end_us=last, roi=roi, zero_time=zero_time, output_format=to,
             progress=update,
         )  # fmt: skip
-    args.printer(target)(f"{target}: {grouped(done.num_written)} of {plural(done.num_read, 'event')} written")
+    args.printer(target)(f"{target}: {grouped(done.num_written)} of {plural(done.num_read, 'event')} written{replaces}")
+
+
+def _says_replaced(target: str) -> str:
+    """What to add to the line about a file or folder that is written, if it is there already."""
+    return "; it replaces an older one" if os.path.isfile(target) or os.path.isdir(target) else ""
 
 
 def _import_labels(
@@ -82,6 +89,7 @@ def _import_labels(
         with args.opened(recording, reading) as opened:
             first = opened.start_us if start is None else start.at(opened.start_us)
             about = {"start_us": first, "span_us": (opened.start_us, opened.end_us), "sensor": opened.sensor}
+            about["recording"] = recording
     try:
         done = read_export(source, **given, **about)
     except ExportError as error:
@@ -91,6 +99,7 @@ def _import_labels(
         raise FateError(
             f"{source}: {count}, listed above; nothing was written; correct the labels, export again"
         ) from None
+    replaces = _says_replaced(target)
     write_labels(target, done.labels)
     labels = done.labels
     for text in done.notes:
@@ -99,5 +108,5 @@ def _import_labels(
     named = ", ".join(f"{count} {name}" for name, count in zip(labels.classes or (), counts, strict=True))
     print(
         f"{target}: {plural(len(labels), 'box', 'boxes')} at {plural(len(labels.labelled_us), 'labelled time')} from"
-        f" {done.tool}{f' ({named})' if named else ''}"
+        f" {done.tool}{f' ({named})' if named else ''}{replaces}"
     )
