@@ -11,7 +11,6 @@ from typer import Argument, Option
 
 from fate.cli import arguments as args
 from fate.cli.device import check_device
-from fate.cli.terminal import note
 from fate.errors import FateError
 from fate.processes import own_rank
 from fate.text import plural
@@ -139,4 +138,4 @@ def _train(requested: TrainConfig, folder: Path, allow_missing: bool) -> None:
             f"AP50:95 on validation data at {rates} Hz: {100 * done.before:.1f} before → {100 * done.best:.1f} after"
             f" ({100 * (done.best - done.before):+.1f})"
         )
-    note(f"next: fate evaluate {kept} {requested.data.path}")
+    print(f"next: fate evaluate {kept} {requested.data.path}")
