@@ -175,10 +175,10 @@ def report_on(subject: Subject, *, windows: int, progress: Progress) -> Recordin
         if subject.class_map is not None and boxes.classes is not None:  # training would not see the other classes
             known = len(subject.class_map.names)
             others = Counter(boxes.classes[number] for number in boxes.class_id.tolist() if number >= known)
-            if others and subject.class_map.by_id:  # ids that are not given are left out on purpose
-                listed = ", ".join(f"{name} ({count})" for name, count in others.items())
+            listed = ", ".join(f"{name} ({count})" for name, count in others.items())
+            if others:
                 notes.append(f"{subject.entry.name}: boxes of classes that the dataset does not name: {listed}")
-            elif others:
+            if not subject.class_map.by_id:  # ids that are not given are left out on purpose
                 unknown = dict(others)
         notes += [f"{subject.entry.name}: {note}" for note in find_mismatches(recording, boxes, truth)]
         return RecordingReport(subject, recording.format, events, measured, classes, tuple(notes), boxes, unknown)
