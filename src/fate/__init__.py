@@ -54,6 +54,7 @@ if TYPE_CHECKING:  # "as" makes a name public for type checkers
     from fate.models.checkpoints.importing import import_checkpoint as import_checkpoint
     from fate.models.zoo import build_model as build_model
     from fate.models.zoo import list_models as list_models
+    from fate.progress import print_progress as print_progress
     from fate.simulation.camera.camera_model import CameraModel as CameraModel
     from fate.simulation.camera.camera_model import camera_preset as camera_preset
     from fate.simulation.camera.event_camera import EventCamera as EventCamera
@@ -112,6 +113,7 @@ _MODULES = {
     "models.checkpoints": ("load_model", "save_model"),
     "models.checkpoints.importing": ("import_checkpoint",),
     "models.zoo": ("build_model", "list_models"),
+    "progress": ("print_progress",),
     "simulation.camera.camera_model": ("CameraModel", "camera_preset"),
     "simulation.camera.event_camera": ("EventCamera",),
     "simulation.render.scene": ("Scene",),

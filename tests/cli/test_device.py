@@ -18,7 +18,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     monkeypatch.setattr(torch, "set_num_threads", chosen.append)
-    monkeypatch.setattr(device, "allowed_processors", lambda: 4)
+    monkeypatch.setattr("fate.threads.allowed_processors", lambda: 4)
     monkeypatch.setattr(device, "idle_seconds", lambda: None)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     return chosen
@@ -98,7 +98,7 @@ def test_a_busy_machine_gets_fewer_threads(
 
 
 def test_a_container_gets_the_threads_of_its_quota(threads: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "allowed_processors", lambda: 2)
+    monkeypatch.setattr("fate.threads.allowed_processors", lambda: 2)
     device.pick_device("auto")
     assert threads == [2]
 

@@ -15,6 +15,7 @@ from fate.cli import arguments
 from fate.cli.main import app
 from fate.cli.terminal import VERBOSITY, note
 from fate.errors import MissingDependencyError
+from fate.progress import ProgressLines
 from tests.cli.running import fate
 from tests.conftest import make_events
 
@@ -142,7 +143,7 @@ class Clock:
 def lines_of(capsys: pytest.CaptureFixture[str], seconds: float, steps: int = 1000) -> list[str]:
     """What is printed of work of this length."""
     clock = Clock()
-    progress = arguments.ProgressLines("working", clock)
+    progress = ProgressLines("working", note, clock)
     for step in range(steps + 1):
         clock.now = seconds * step / steps
         progress(step, steps, "", "working")
@@ -163,7 +164,7 @@ def test_long_work_prints_some_lines_and_not_many(capsys: pytest.CaptureFixture[
 
 def test_a_new_part_of_the_work_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    progress = arguments.ProgressLines("working", clock)
+    progress = ProgressLines("working", note, clock)
     progress(0, 10, "", "detecting")
     clock.now = 3.0
     progress(1, 10, "5 windows per second", "detecting")
@@ -179,7 +180,7 @@ def test_a_new_part_of_the_work_has_a_line(capsys: pytest.CaptureFixture[str]) -
 
 def test_the_same_part_that_begins_again_has_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    progress = arguments.ProgressLines("working", clock)
+    progress = ProgressLines("working", note, clock)
     for step in range(100):
         clock.now = 0.3 * step
         progress(step, 100, "", "detecting")
@@ -194,7 +195,7 @@ def test_the_same_part_that_begins_again_has_its_lines(capsys: pytest.CaptureFix
 
 def test_work_without_a_known_end_prints_what_it_is_at(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    progress = arguments.ProgressLines("working", clock)
+    progress = ProgressLines("working", note, clock)
     for second in range(301):
         clock.now = float(second)
         progress(0, None, f"{second} s", "live")

@@ -15,6 +15,7 @@ import fate
 from fate import FateError, Labels, open_dataset, read_labels, write_events, write_labels
 from fate.cli.main import app
 from fate.data.dataset import data_faults
+from fate.training.dry_run import dry_run
 from tests.conftest import make_events
 from tests.training.conftest import small_config, write_drives
 
@@ -188,3 +189,34 @@ def test_a_prepared_dataset_is_compared_with_its_files_again(tmp_path: Path) -> 
     assert "train/b_td.dat" in cut
     assert "5000" in cut
     assert [each.name for each in open_dataset(prepared, "train").recordings] == ["train/c"]
+
+
+def test_labels_on_another_clock_are_refused_with_both_times_and_the_key(tmp_path: Path) -> None:
+    pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+    for split in ("train", "val"):
+        put(tmp_path / split, "a", replace(LABELS, t_us=[10_200_000, 11_800_000], labelled_us=None))
+    path = tmp_path / "set.yaml"
+    path.write_text("classes: [car, pedestrian]\nrecordings: {train: train, val: val}\n")
+    for train in (
+        lambda: fate.train(small_config(path), tmp_path / "run"),
+        lambda: fate.fine_tune(path, "fate-s-nano", tmp_path / "run"),
+    ):
+        with pytest.raises(FateError, match=r"set\.yaml: .*10\.200 to 11\.800 s.*label_offset_us"):
+            train()
+
+
+def test_a_class_with_a_spelling_mistake_is_named_before_a_dry_run_and_by_an_inspection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
+    for split in ("train", "val"):
+        path = put(tmp_path / split, "a", None)
+        write_labels(path.with_name("a_bbox.npz"), replace(LABELS, classes=("van", "dog")))
+    path = tmp_path / "set.yaml"
+    path.write_text("classes: [van, dgo]\nrecordings: {train: train, val: val}\n")
+    monkeypatch.setattr("fate.training.dry_run.load_tries", lambda *_: pytest.fail("a step was tried first"))
+    with pytest.raises(FateError, match=r"set\.yaml: .*dog \(1\).*'dog'.*'dgo'"):
+        dry_run(small_config(path))
+    found = {each.kind: each for each in fate.inspect(path, windows=2).faults}
+    assert (found["unknown class"].number, found["unknown class"].checked) == (2, 4)
+    assert all(name in found["unknown class"].worst for name in ("'dog'", "'dgo'"))

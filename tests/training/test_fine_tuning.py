@@ -67,7 +67,7 @@ def test_settings_follow_from_the_labels_and_can_be_changed(drives: Path, weight
     assert config.optimiser.lr == 1e-3
     assert config.model.options["head_dim"] == 8
     said = " ".join(found.about)
-    assert "square kept" in said
+    assert "keeps the layers of the classes square" in said
     assert "18 labelled times in 2 recordings of 76×60" in said
     usual = fine_tuning(drives, weights, device="cpu").config
     assert usual.steps == 150  # few labels: the fewest steps
@@ -105,7 +105,7 @@ def test_the_command_needs_no_configuration(drives: Path, weights: Path, tmp_pat
     words += ["--batch", "2", "--device", "cpu", "--out", str(tmp_path / "run")]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0
-    assert "class layers: square kept" in done.output
+    assert "keeps the layers of the classes square" in done.output
     assert (tmp_path / "run" / "last.safetensors").exists()
     refused = CliRunner().invoke(app, ["train", "fate-s-nano-20hz", "--freeze", "backbone"])
     assert refused.exit_code == 2

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import fate
 from fate.data.resident import ResidentEvents
 from fate.errors import FateError
 from fate.models.checkpoints import load_model, read_card
@@ -200,6 +201,24 @@ def test_a_signal_saves_and_exits_in_order_and_the_same_command_goes_on(
     stopped = int(torch.load(folder / "last.ckpt", weights_only=True)["global_step"])
     assert stopped >= 2
     assert read_card(folder / "last.safetensors")["training"]["step"] == stopped
+
+
+def test_a_program_that_is_stopped_does_not_go_on_with_half_trained_weights(drives: Path, tmp_path: Path) -> None:
+    config = small_config(drives, run={"epochs": 200, "log_every": 1})
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
+        if done == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    try:
+        with pytest.raises(KeyboardInterrupt, match="stopped at step"):
+            fate.train(config, tmp_path / "run", progress=stop)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (tmp_path / "run" / "last.ckpt").exists()
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert f"step 1 of {config.steps}: loss" in log
 
 
 def test_other_settings_are_refused_with_what_differs(drives: Path, tmp_path: Path) -> None:

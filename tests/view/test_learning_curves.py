@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from fate.training.run_directory import read_metrics
@@ -49,3 +50,12 @@ def test_a_run_without_metrics_has_no_page_and_one_without_labels_has_no_accurac
     (tmp_path / "metrics.jsonl").write_text(f"{step(1)}\n{validation(1, None)}\n")
     draw_curves(tmp_path)
     assert "Step 1" in (tmp_path / "curves.html").read_text()
+
+
+def test_there_is_no_panel_of_accuracy_before_the_first_validation(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(f"{step(1)}\n")
+    draw_curves(tmp_path)
+    narrow = Image.open(tmp_path / "curves.png").size[0]
+    (tmp_path / "metrics.jsonl").write_text(f"{step(1)}\n{validation(1, 0.5)}\n")
+    draw_curves(tmp_path)
+    assert Image.open(tmp_path / "curves.png").size[0] == pytest.approx(1.5 * narrow, abs=2)

@@ -117,6 +117,28 @@ def test_detections_are_a_guess_at_the_times_of_the_pictures_and_not_taken_as_la
     assert not out.exists()
 
 
+def test_the_time_table_of_another_recording_is_refused(recording: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other one.npz"
+    with fate.open_recording(recording) as opened:
+        fate.write_events(other, opened.read())
+    fate.label_kit(other, tmp_path / "kit", 20)
+    rows = rows_of(tmp_path / "kit" / "frames.csv")
+    assert all(file.startswith("other-one_") for _, file, _ in rows)
+    readme = (tmp_path / "kit" / "README.txt").read_text()
+    assert f"{tmp_path}/other one_bbox.npz" in readme  # beside the recording
+    export = tmp_path / "exported" / "annotations.xml"
+    export.parent.mkdir()
+    write_video_export(export, Labels.empty(classes=["car"], sensor=(48, 64)), rows)
+    table, out = tmp_path / "kit" / "frames.csv", tmp_path / "labels.npz"
+    with pytest.raises(FateError, match="other-one") as error:
+        fate.read_export(export, frames=table, recording=recording)
+    assert str(recording) in str(error.value)
+    done = run("convert", export, out, "--frames", table, "--recording", recording)
+    assert (done.returncode, out.exists()) == (1, False)
+    with pytest.raises(FateError, match=r"CVAT.*annotations\.xml"):
+        fate.read_export(export.parent, frames=table)
+
+
 def test_a_folder_with_files_is_not_mixed_with_pictures(recording: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(FateError, match="not empty"):

@@ -20,11 +20,25 @@ from fate.files import read_text
 COLUMNS = ("frame", "file", "t_us")
 #: What Label Studio puts before the name of an uploaded file.
 _UPLOADED = re.compile(r"[0-9a-f]{6,12}-")
+#: Names of the pictures that ``fate label-kit`` draws: the recording, and the number of the frame.
+_PICTURE = re.compile(r"(.+)_\d{6,}")
 _LAST_NUMBER = re.compile(r"(\d{1,12})\D*$")
+
+
+def picture_prefix(recording: str | os.PathLike[str]) -> str:
+    """The name of a recording at the start of the names of its pictures: without folder, suffix and odd characters.
+
+    Example:
+        >>> picture_prefix("drives/monday 3_td.dat")
+        'monday-3'
+    """
+    return re.sub(r"[^\w.-]+", "-", Path(recording).stem.removesuffix("_td"), flags=re.ASCII)
 
 
 class FrameTimes:
     """Times in µs of frames by number or by the name of their picture, whatever its folder and suffix."""
+
+    recording: str | None = None  #: the recording that the names of all pictures begin with; None if they do not
 
     def __init__(self, rows: Iterable[tuple[int, str, int]]) -> None:
         """Take (frame, file, t_us) for each frame."""
@@ -33,6 +47,8 @@ class FrameTimes:
         for frame, file, time in rows:
             self._by_number[frame] = time
             self._by_name[_stem(file)] = time
+        named = {match and match[1] for match in map(_PICTURE.fullmatch, self._by_name)}
+        self.recording = named.pop() if len(named) == 1 else None
 
     def time_of(self, frame: Frame) -> int | None:
         """The time of a frame in µs; None if it has none."""

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from fate.boxes import coco, cvat, label_studio, mot, voc
-from fate.boxes.frame_times import ConstantRate, FrameTimes, read_frame_times
+from fate.boxes.frame_times import ConstantRate, FrameTimes, picture_prefix, read_frame_times
 from fate.boxes.label_files import naming_errors, recognise
 from fate.boxes.labels import COLUMNS, Labels
 from fate.boxes.tool_export import Corners, Frame, ToolBox, ToolExport
@@ -68,6 +68,7 @@ def read_export(
     fps: float | None = None,
     start_us: int = 0,
     span_us: tuple[int, int] | None = None,
+    recording: str | os.PathLike[str] | None = None,
     sensor: tuple[int, int] | None = None,
     classes: Sequence[str] | None = None,
     clip: bool = False,
@@ -81,6 +82,7 @@ def read_export(
         fps: frames per second, constant.
         start_us: time of frame 0 with ``fps``, µs.
         span_us: first and last time of the recording; a frame outside is a problem. None if it is not known.
+        recording: file of the recording; a time table with pictures of another one is refused. None to accept any.
         sensor: (height, width) of the recording in pixels, for files that have no size; refused if images differ.
         classes: all class names in the order of their ids. Unless given: as the file lists them, else sorted.
         clip: cut boxes at the edge of the frame; otherwise a box that reaches over it is a problem.
@@ -93,6 +95,11 @@ def read_export(
         raise FateError(f"frames={frames!r} and fps={fps!r} were given; frame numbers become times by one of them")
     Labels.empty(classes=classes, sensor=sensor)  # a wrong argument is not an error of the file
     times = ConstantRate(fps, start_us) if fps is not None else read_frame_times(frames or "")
+    if recording is not None and times.recording not in (None, picture_prefix(recording)):
+        raise FateError(
+            f"{frames}: has pictures of the recording {times.recording}, and {os.fspath(recording)} was given; give the"
+            " time table of this recording"
+        )
     source = Path(path)
     with naming_errors(source, EXPECTED, FormatError):
         export = _decode(source, sensor, classes)
@@ -142,8 +149,11 @@ def _decode(path: Path, sensor: tuple[int, int] | None, classes: Sequence[str] |
             )
         export = ToolExport("Pascal VOC")
         for file in files:
+            data = read_bytes(file, "Pascal VOC", MAX_BYTES)
+            if re.search(rb"<annotations[\s>]", data[:4096]):
+                raise FormatError(f"is a folder, and {file.name} in it is an export of CVAT; give the file {file}")
             with export.collecting(file.name):
-                voc.add_to_export(read_bytes(file, "Pascal VOC", MAX_BYTES), file.name, export)
+                voc.add_to_export(data, file.name, export)
         return export
     data = read_bytes(path, EXPECTED, MAX_BYTES)
     kind = recognise(data)

@@ -106,7 +106,7 @@ def write_labels(
         if chosen not in FORMATS:
             raise FateError(
                 f"has suffix {target.suffix!r} and the format {chosen!r}; labels are .npy, .json, .npz, or a folder "
-                f"without suffix; rename it or pass format= one of {', '.join(FORMATS)}"
+                f"without suffix; rename it (in Python, the argument format may be {', '.join(FORMATS)})"
             )
         if dialect is not None and chosen != "prophesee":
             raise FateError(f"got dialect {dialect!r}; {chosen} has no dialects; leave it out")

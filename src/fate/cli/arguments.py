@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,9 +16,8 @@ from typer import Option
 
 from fate.cli.terminal import VERBOSITY, note, with_options
 from fate.errors import FateError, FateWarning
-from fate.progress import Progress
+from fate.progress import Progress, ProgressLines
 from fate.quantities import ClockTime, parse_duration, parse_roi, parse_time
-from fate.text import duration
 from fate.whole_files import find_target, is_standard_output, write_whole
 
 if TYPE_CHECKING:
@@ -336,35 +334,6 @@ def opened(file: str, reading: Reading) -> Iterator[Recording]:
         yield recording
 
 
-class ProgressLines:
-    """Progress without a bar: lines on standard error, for log files.
-
-    Work of less than two seconds prints nothing. After that a line comes when a part of the work begins, ten seconds
-    later, and then whenever the time spent on the part has doubled, but at least every minute.
-    """
-
-    FIRST_S, GAP_S, LONGEST_GAP_S = 2.0, 10.0, 60.0
-
-    def __init__(self, label: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._label, self._clock = label, clock
-        self._began: float | None = None  # when the work and its current part began, and when the next line is due
-        self._part_began = self._due = self._share = 0.0
-        self._part: str | None = None
-
-    def __call__(self, done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
-        """Print a line if one is due; see :class:`fate.progress.Progress` for the arguments."""
-        part, share, now = part or self._label, done / total if total else 0.0, self._clock()
-        self._began = now if self._began is None else self._began
-        if part != self._part or share < self._share:  # another part, or the same one begins again
-            self._part, self._part_began, self._due = part, now, max(now, self._began + self.FIRST_S)
-        self._share = share
-        if now < self._due or share >= 1:  # the result says that it is done
-            return
-        self._due = now + min(max(now - self._part_began, self.GAP_S), self.LONGEST_GAP_S)
-        words = [f"{100 * share:.0f} %" if total else "", text, f"after {duration(now - self._began)}"]
-        note(f"{part}: {', '.join(word for word in words if word)}")
-
-
 @contextmanager
 def progress_bar(label: str = "", *, steps: bool = False) -> Iterator[Progress | None]:
     """Show progress as a bar on a terminal, as lines elsewhere; yields None if ``--quiet`` was given.
@@ -379,7 +348,7 @@ def progress_bar(label: str = "", *, steps: bool = False) -> Iterator[Progress |
         def print_step(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
             print(f"step {done} of {total}: {text}", flush=True)
 
-        yield print_step if steps else ProgressLines(label)
+        yield print_step if steps else ProgressLines(label, note)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any, Unpack
@@ -56,6 +57,7 @@ def convert(
     with args.bad_usage():
         check_filters(filters or ())
     writer = find_writer(target, to)
+    replaces = _says_replaced(target)
     find_target(target, text=writer.text, seeks=writer.seeks)  # refused before the recording is read
     with args.opened(source, reading) as opened, args.progress_bar("converting") as update:
         first, last = args.times_in(opened, start, end)
@@ -64,9 +66,13 @@ def convert(
             output_format=to, progress=update,
         )  # fmt: skip
     filtered = [f"; {grouped(count)} dropped by {name}" for name, count in done.filtered.items()]
-    args.printer(target)(
-        f"{target}: {grouped(done.num_written)} of {plural(done.num_read, 'event')} written{''.join(filtered)}"
-    )
+    written = f"{grouped(done.num_written)} of {plural(done.num_read, 'event')} written"
+    args.printer(target)(f"{target}: {written}{''.join(filtered)}{replaces}")
+
+
+def _says_replaced(target: str) -> str:
+    """What to add to the line about a file or folder that is written, if it is there already."""
+    return "; it replaces an older one" if os.path.isfile(target) or os.path.isdir(target) else ""
 
 
 def _import_labels(
@@ -90,6 +96,7 @@ def _import_labels(
         with args.opened(recording, reading) as opened:
             first = opened.start_us if start is None else start.at(opened.start_us)
             about = {"start_us": first, "span_us": (opened.start_us, opened.end_us), "sensor": opened.sensor}
+            about["recording"] = recording
     try:
         done = read_export(source, **given, **about)
     except ExportError as error:
@@ -99,6 +106,7 @@ def _import_labels(
         raise FateError(
             f"{source}: {count}, listed above; nothing was written; correct the labels, export again"
         ) from None
+    replaces = _says_replaced(target)
     write_labels(target, done.labels)
     labels = done.labels
     for text in done.notes:
@@ -107,5 +115,5 @@ def _import_labels(
     named = ", ".join(f"{count} {name}" for name, count in zip(labels.classes or (), counts, strict=True))
     print(
         f"{target}: {plural(len(labels), 'box', 'boxes')} at {plural(len(labels.labelled_us), 'labelled time')} from"
-        f" {done.tool}{f' ({named})' if named else ''}"
+        f" {done.tool}{f' ({named})' if named else ''}{replaces}"
     )

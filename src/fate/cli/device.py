@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import time
 from typing import Annotated
@@ -12,7 +11,8 @@ import typer
 
 from fate.cli.terminal import note
 from fate.errors import FateError
-from fate.processes import allowed_processors, idle_seconds
+from fate.processes import idle_seconds
+from fate.threads import free_threads
 
 _CUDA = re.compile(r"cuda(?::(\d{1,3}))?")
 
@@ -48,12 +48,8 @@ def pick_device(device: str, *, announce: bool = True) -> str:
             note(f"device: cuda:{number} ({torch.cuda.get_device_name(number)})")
         return "cuda"
     took_s, idle_after = time.perf_counter() - began, idle_seconds()
-    usual = threads = torch.get_num_threads()
-    if not os.environ.get("OMP_NUM_THREADS"):
-        threads = min(usual, allowed_processors())
-        if idle is not None and idle_after is not None and took_s >= 0.2:  # else it is too short to measure
-            free = round((idle_after - idle) / took_s) + 1  # this process itself kept one busy
-            threads = max(1, min(threads, free))
+    usual = torch.get_num_threads()
+    threads = free_threads(usual, None if idle is None or idle_after is None else idle_after - idle, took_s)
     logging.getLogger("fate.cli").info("torch %s, loaded in %.1f s, %d threads", torch.__version__, took_s, threads)
     if threads < usual:
         torch.set_num_threads(threads)

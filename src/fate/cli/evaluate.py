@@ -11,8 +11,10 @@ from typer import Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
+from fate.cli.terminal import note
 from fate.errors import FateWarning
 from fate.quantities import parse_duration
+from fate.text import plural
 
 
 def evaluate(
@@ -61,6 +63,8 @@ def evaluate(
         opened = as_dataset(dataset, split, kind=kind, usual="test").checked()
     for fault in opened.faults:
         args.printer(json_file)(f"dataset: {fault}")
+    used = f"split {', '.join(opened.splits)}" if opened.splits else "no splits"
+    note(f"dataset: {used}, {plural(len(opened.labelled), 'labelled recording')}")
     chosen = pick_device(device) if devices is None else device
 
     from fate.view.evaluation_pictures import save_with_picture

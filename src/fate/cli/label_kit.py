@@ -8,6 +8,7 @@ from typer import Option
 
 from fate.cli import arguments as args
 from fate.cli.device import Device, pick_device
+from fate.cli.terminal import note
 from fate.quantities import parse_duration
 from fate.text import plural
 
@@ -46,4 +47,4 @@ def label_kit(
     print(f"{folder}: {plural(done.num_frames, 'picture')} in frames, and their times in frames.csv")
     if done.num_guessed is not None:
         print(f"{folder}/{GUESS}: {plural(done.num_guessed, 'box', 'boxes')} as a first guess, to correct in CVAT")
-    print(f"next: label the pictures as {folder}/README.txt explains")
+    note(f"next: label the pictures as {folder}/README.txt explains")

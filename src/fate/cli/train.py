@@ -13,6 +13,7 @@ from fate.cli import arguments as args
 from fate.cli.device import check_device
 from fate.errors import FateError
 from fate.processes import own_rank
+from fate.text import plural
 
 if TYPE_CHECKING:
     from fate.training.config import TrainConfig
@@ -68,9 +69,11 @@ def train(
         return
     from fate.training.dry_run import dry_run as try_steps
 
-    tried = try_steps(requested, progress=lambda done, total=1.0, text="", part="", /: say(text))
+    def show(done: float, total: float | None = 1.0, text: str = "", part: str = "", /) -> None:
+        say(text)
+
+    tried = try_steps(requested, progress=show, allow_missing=allow_missing)
     print("\n".join(tried.lines()), flush=True)
-    tried.faults.refuse(allow_missing)
 
 
 def _fine_tuning(
@@ -104,7 +107,11 @@ def _train(requested: TrainConfig, folder: Path, allow_missing: bool) -> None:
     from fate.view.evaluation_pictures import draw_samples
     from fate.view.learning_curves import draw_curves
 
-    def begins(step: int) -> None:
+    def begins(step: int, device: str) -> None:
+        import torch
+
+        threads = plural(torch.get_num_threads(), "thread")
+        say(f"device: cpu, {threads}" if device == "cpu" else f"device: {device} ({torch.cuda.get_device_name()})")
         done = f"continues at step {step} of" if step else "trains"
         say(f"{folder}: {done} {requested.steps} steps; metrics.jsonl and log.txt in it record the progress")
 

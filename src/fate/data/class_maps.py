@@ -133,6 +133,21 @@ def class_map(classes: Classes | None, kind: str | None = None, where: str = "cl
     return _checked({name: (index,) for index, name in enumerate(checked_names(classes or ()))}, unused={})
 
 
+def describe_unknown(unknown: Mapping[str, int], names: Sequence[str]) -> str:
+    """Names of classes that a dataset does not have, with their numbers of boxes, and likely spelling mistakes.
+
+    Example:
+        >>> describe_unknown({"dog": 51, "id 9": 2}, ["van", "dgo"])
+        "dog (51), id 9 (2); did you mean 'dog' where classes names 'dgo'?"
+    """
+    listed = ", ".join(f"{name} ({number})" for name, number in unknown.items())
+    for name in unknown:
+        near = nearest_name(name, names) if not name.startswith("id ") else None
+        if near is not None and nearest_name(near, [*unknown, *(other for other in names if other != near)]) == name:
+            return f"{listed}; did you mean {name!r} where classes names {near!r}?"
+    return listed
+
+
 def plain(name: str) -> str:
     """A name without differences in case, hyphens and underscores: ``"Two-Wheeler"`` gives ``"two wheeler"``."""
     return " ".join(name.replace("-", " ").replace("_", " ").casefold().split())

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from fate.data.findings import LACKING, Finding, check_recordings, sentences
+from fate.data.findings import LACKING, LOOK_BACK_US, Finding, check_recordings, sentences
 from fate.data.labelled_recording import LabelledRecording
 from fate.data.layout import check_split, keep_split
 from fate.errors import FateError
@@ -61,6 +61,19 @@ class Dataset:
                 f"{self.root}: no class is known{cause}; expected label files with class names; repair them, or name"
                 " the classes in classes.txt or in a dataset.yaml"
             )
+
+    def refuse_without_labels(self, need: str) -> None:
+        """Refuse a dataset without a labelled time inside a recording, with the first fault as the probable cause.
+
+        ``need`` ends the error: what labels are needed for.
+        """
+        for recording in self.labelled:
+            times = recording.labels.labelled_us
+            if ((times >= recording.start_us - LOOK_BACK_US) & (times <= recording.end_us + LOOK_BACK_US)).any():
+                return
+        cause = f" ({self.faults[0]})" if self.faults else ""
+        unused = "no label lies inside its recording" if self.labelled else "no recording has labels"
+        raise FateError(f"{self.source or self.root}: {unused}{cause}; {need}")
 
     def checked(self) -> Dataset:
         """Read all label files once, and decode recordings whose length is not known otherwise.
@@ -130,7 +143,7 @@ class DataFaults:
     reported, but the dataset still counts as complete.
     """
 
-    path: Path  #: folder of the first dataset
+    path: Path  #: folder or YAML file of the first dataset
     findings: tuple[Finding, ...]
 
     @property
@@ -168,4 +181,4 @@ def data_faults(*datasets: Dataset) -> DataFaults:
     """Collect the faults of some datasets, each sentence once; label files that were not read yet are read."""
     checked = [dataset.checked() for dataset in datasets]
     findings = dict.fromkeys(finding for dataset in checked for finding in dataset.findings)
-    return DataFaults(datasets[0].root, tuple(findings))
+    return DataFaults(datasets[0].source or datasets[0].root, tuple(findings))

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.data.box_files import Boxes
+from fate.data.class_maps import describe_unknown
 from fate.data.labelled_recording import LabelledRecording
 from fate.errors import FateError
 
@@ -113,7 +114,7 @@ def box_findings(name: str, split: str | None, boxes: Boxes) -> list[Finding]:
         sentence = f"{name}: {boxes.clipped} {reach} out of frame; clipped there{whole}"
         found.append(Finding("out of frame", sentence, split))
     if boxes.unknown:
-        listed = ", ".join(f"{kind} ({number})" for kind, number in boxes.unknown.items())
+        listed = describe_unknown(boxes.unknown, boxes.labels.classes or ())
         sentence = (
             f"{name}: boxes of unknown classes were dropped: {listed}; name them in classes, or give a mapping from"
             " names to ids to leave them out"
@@ -131,6 +132,11 @@ def describe_time_mismatch(labelled_us: NDArray[np.int64], start_us: int, end_us
     shown += f" {end_us / 1e6:.3f} s"
     if last < start_us - LOOK_BACK_US or first > end_us + CUT_SHORT_US:
         return f"{shown}; they are on different clocks: give the difference as label_offset_us"
+    if first > end_us + LOOK_BACK_US:
+        return (
+            f"{shown}; all labels come after the last event: the recording may be cut short, or its labels count from"
+            " another time: give the difference as label_offset_us"
+        )
     late = int(np.count_nonzero(labelled_us > end_us + LOOK_BACK_US))
     times = "labelled time comes" if late == 1 else "labelled times come"
     cut = f"{shown}; {late} {times} after the last event: the recording may be cut short; training leaves them out"

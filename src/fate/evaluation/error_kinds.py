@@ -27,7 +27,7 @@ MATCH_IOU, BACKGROUND_IOU = 0.5, 0.1
 KINDS = {
     "Cls": "class: overlaps an object well (IoU ≥ 0.5) and has another class",
     "Loc": "localisation: right class, but an IoU between 0.1 and 0.5",
-    "Both": "wrong class and an IoU between 0.1 and 0.5",
+    "Both": "both: wrong class and an IoU between 0.1 and 0.5",
     "Dupe": "duplicate: the object already has a better prediction",
     "Bkg": "background: no object there (IoU below 0.1)",
     "Miss": "missed: an object that no prediction of the kinds above explains",

@@ -89,7 +89,7 @@ class Evaluation:
     def table(self) -> str:
         """Printed table in Markdown: the protocol, then a line for each rate."""
         dense = any(rate.delays is not None for rate in self.rates)
-        head = ["Hz", "AP50:95", "AP50", "AP75", "of 20 Hz", "FP / min", *(["idle"] if dense else [])]
+        head = ["Hz", "AP50:95 %", "AP50 %", "AP75 %", "of 20 Hz", "FP / min", *(["idle"] if dense else [])]
         head += ["load", "encode", "model", "post", "dropped"]
         head += ["delay p50", "delay p90", "missed"] if dense else []
         table = format_markdown_table(head, [self._cells(rate, dense) for rate in self.rates])

@@ -30,6 +30,8 @@ WEAK = 0.5
 STALE_US = 500_000
 #: Events of this time before the end of a window are drawn, µs; as in videos.
 ACC_US = 50_000
+#: Widest picture that ``plot`` draws, in pixels.
+PLOT_WIDTH = 1280
 
 
 class Accuracy(NamedTuple):
@@ -207,7 +209,8 @@ class StreamFrame(DetectionFrame):
         Args:
             axes: where to draw; a new figure unless given. A notebook shows it; a program calls
                 ``matplotlib.pyplot.show()`` or ``axes.figure.savefig("frame.png")``.
-            events, acc_us, palette, colour_by: same as for :meth:`draw`.
+            events, acc_us, palette, colour_by: same as for :meth:`draw`. The size of the figure decides how large it
+                is drawn; ``factor`` is an argument of :meth:`draw` alone.
         """
         if axes is None:
             from matplotlib import pyplot  # noqa: PLC0415  (slow; only plots need it)
@@ -215,8 +218,9 @@ class StreamFrame(DetectionFrame):
             axes = pyplot.subplots(layout="constrained")[1]
         shown = self.events(acc_us) if events is None else events
         height, width = shown.sensor
-        picture = self.draw(shown, palette=palette, factor=enlargement(shown.sensor), colour_by=colour_by)
-        axes.imshow(picture, extent=(0, width, height, 0), interpolation="nearest")
+        factor = enlargement(shown.sensor, PLOT_WIDTH)  # matplotlib then makes it smaller, which keeps text sharp
+        picture = self.draw(shown, palette=palette, factor=factor, colour_by=colour_by)
+        axes.imshow(picture, extent=(0, width, height, 0), interpolation="antialiased")
         axes.set(xlabel="x in pixels", ylabel="y in pixels", title=f"{self.t_us / 1e6:.3f} s")
         return axes
 

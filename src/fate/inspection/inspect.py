@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fate.data.class_maps import describe_unknown
 from fate.data.dataset import Dataset
 from fate.data.manifests import MANIFEST, find_listing
 from fate.data.opening import path_of
@@ -32,13 +33,18 @@ HEADER = ("", "this dataset", "real Gen1", "real 1Mpx")
 COMPARED_SENSORS = (GEN1_SENSOR, MPX_SENSOR, (360, 640))
 
 
+#: Kinds of faults, and what each means.
+UNKNOWN_CLASS = "unknown class"
+MEANINGS = {**FAULTS, UNKNOWN_CLASS: "a class that the dataset does not name; training refuses the dataset"}
+
+
 class FaultCount(NamedTuple):
     """How often a kind of fault occurs in a dataset, and where it is worst."""
 
-    kind: str  #: a key of ``FAULTS``
+    kind: str  #: a key of ``MEANINGS``
     number: int
     checked: int  #: boxes or tracks in which it was looked for
-    worst: str  #: where, when and what the largest box with this fault is; empty without one
+    worst: str  #: where, when and what the largest box with this fault is, or the unknown classes; empty without one
 
     def text(self) -> str:
         """Such as ``12 of 340 (3.5 %)``."""
@@ -145,7 +151,17 @@ class Inspection:
                 where = f"{x2 - x1:.0f}×{y2 - y1:.0f} px at x {x1:.0f}, y {y1:.0f}"
                 worst = f"worst: {report.entry.name} at {fault.t_us / 1e6:.3f} s, {name}, {where}"
             counts.append(FaultCount(kind, number, checked, worst))
-        return counts
+        return [*counts, self._unknown_classes()]
+
+    def _unknown_classes(self) -> FaultCount:
+        """Boxes of classes that the dataset does not name."""
+        unknown: Counter[str] = Counter()
+        names: set[str] = set()
+        for report in self.reports:
+            unknown.update(report.unknown)
+            names.update(() if report.subject.class_map is None else report.subject.class_map.names)
+        checked = sum(len(report.boxes) for report in self.reports if report.boxes is not None)
+        return FaultCount(UNKNOWN_CLASS, unknown.total(), checked, describe_unknown(unknown, sorted(names)))
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table against real data: title, this dataset, Gen1, 1Mpx and, for Gen1's sensor, range and verdict."""
@@ -263,7 +279,7 @@ class Inspection:
             "gen1_like": self.is_gen1_like,
             "outside": [key for row in self.outside for key in row.judge(self.figures)],
             "faults": {
-                each.kind: {"meaning": FAULTS[each.kind], "number": each.number, "checked": each.checked}
+                each.kind: {"meaning": MEANINGS[each.kind], "number": each.number, "checked": each.checked}
                 for each in self.faults
             },
             "motion_source": self.motion_source,

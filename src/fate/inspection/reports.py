@@ -127,6 +127,8 @@ class RecordingReport:
     classes: tuple[str, ...] | None  #: names by class id; None if they are not known
     notes: tuple[str, ...] = ()  #: sentences about what does not fit together
     boxes: Labels | None = None  #: the boxes that ``labels`` counts
+    #: number of boxes by class, for classes that the dataset does not name; training refuses them
+    unknown: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def entry(self) -> RecordingPaths:
@@ -167,6 +169,7 @@ def report_on(subject: Subject, *, windows: int, progress: Progress) -> Recordin
         progress(1.0)
         classes = boxes.classes or (truth.classes if truth is not None else None)
         kind = public_kind(recording.sensor)
+        unknown: dict[str, int] = {}
         if not classes and kind and boxes.class_id.max(initial=-1) < len(PUBLIC[kind].ids):
             classes = tuple(PUBLIC[kind].ids)
         if subject.class_map is not None and boxes.classes is not None:  # training would not see the other classes
@@ -175,8 +178,10 @@ def report_on(subject: Subject, *, windows: int, progress: Progress) -> Recordin
             listed = ", ".join(f"{name} ({count})" for name, count in others.items())
             if others:
                 notes.append(f"{subject.entry.name}: boxes of classes that the dataset does not name: {listed}")
+            if not subject.class_map.by_id:  # ids that are not given are left out on purpose
+                unknown = dict(others)
         notes += [f"{subject.entry.name}: {note}" for note in find_mismatches(recording, boxes, truth)]
-        return RecordingReport(subject, recording.format, events, measured, classes, tuple(notes), boxes)
+        return RecordingReport(subject, recording.format, events, measured, classes, tuple(notes), boxes, unknown)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Lightning callbacks that run after each training step.
 
 Guard        stops the run if the loss is not finite, and saves the batch
-Metrics      writes means over some steps to metrics.jsonl and to the loggers, and reports progress
+Metrics      writes means over some steps to metrics.jsonl, log.txt and the loggers, and reports progress
 Checkpoints  writes last.ckpt and last.safetensors, and stops the run after a signal
 Validation   evaluates the teacher at several rates and keeps the best weights
 """
@@ -156,7 +156,8 @@ class Metrics(Callback):
         """Add the time that was spent on waiting for the batch."""
         now = time.perf_counter()
         self._data_s, self._last = self._data_s + now - self._last, now
-        self._lr = trainer.optimizers[0].param_groups[0]["lr"]  # after the step it is the next one's
+        groups = trainer.optimizers[0].param_groups  # the backbone may have a lower rate than the other layers
+        self._lr = max(group["lr"] for group in groups)  # after the step it is the next one's
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: ClipBatch, batch_idx: int) -> None:
         """Add the batch to the sums; every few steps, write a line."""
@@ -201,7 +202,10 @@ class Metrics(Callback):
             numbers = {name: value for name, value in line.items() if isinstance(value, float)}
             self.loggers.log(numbers, trainer.global_step)
         speed = f"{line['step_s']:.2f} s a step, {line['waiting_for_data']:.0%} for data"
-        self._report(trainer, f"loss {means['loss']:.3f} · {speed}")
+        text = f"loss {means['loss']:.3f} · {speed}"
+        if trainer.is_global_zero:
+            self.run.log(f"step {trainer.global_step} of {self.config.steps}: {text}")
+        self._report(trainer, text)
         self._begin()
 
     def _report(self, trainer: Trainer, text: str) -> None:
@@ -406,7 +410,7 @@ class Validation(Callback):
         self.run.add_metrics({"step": step, "validation": figures, "score": score, "is_best": is_best})
         rows = [(f"{hz}hz/{name.replace(':', '-')}", ap) for hz, of in figures.items() for name, ap in of.items()]
         self.loggers.log({f"validation/{name}": ap for name, ap in rows if ap is not None}, step)
-        shown = {hz: "–" if of[METRIC] is None else f"{of[METRIC]:.3f}" for hz, of in figures.items()}
+        shown = {hz: "–" if (ap := of[METRIC]) is None else f"{100 * ap:.1f} %" for hz, of in figures.items()}
         self.run.log(f"step {step}: " + ", ".join(f"{hz} Hz {METRIC} {score}" for hz, score in shown.items()))
         return score, figures
 

@@ -24,6 +24,7 @@ from fate.errors import FateError
 from fate.processes import main_memory_mb, peak_memory_mb
 from fate.progress import Progress, ignore
 from fate.text import duration, plural
+from fate.threads import limit_threads
 from fate.training.config import Checkpointing, TrainConfig
 from fate.training.fitting import changed_settings, find_fit, largest_batch, predict_memory
 from fate.training.loop import TrainingParts, build, need_lightning
@@ -116,11 +117,24 @@ class DryRun:
         return [*lines, *(f"dataset: {fault}" for fault in self.faults.shown)]
 
 
-def dry_run(config: TrainConfig, progress: Progress = ignore) -> DryRun:
-    """Build everything, train on one or two batches, and predict time and memory; ``progress`` takes texts."""
+def dry_run(config: TrainConfig, progress: Progress = ignore, *, allow_missing: bool = False) -> DryRun:
+    """Build everything, train on one or two batches, and predict time and memory; ``progress`` takes texts.
+
+    Incomplete data is refused first, unless ``allow_missing`` is True.
+    """
     need_lightning()
-    given, processes = config, config.run.devices * config.run.nodes
     parts = build(config)
+    faults = data_faults(parts.dataset, parts.validation)
+    if not allow_missing and faults.missing:
+        faults.tell(lambda fault: progress(0, None, fault))
+        faults.refuse(allow_missing)
+    with limit_threads(parts.device):
+        return _try(config, parts, faults, progress)
+
+
+def _try(given: TrainConfig, parts: TrainingParts, faults: DataFaults, progress: Progress) -> DryRun:
+    """Train on one or two batches with the ``given`` settings, or with others that fit in memory."""
+    config, processes = given, given.run.devices * given.run.nodes
     size, limit = config.batch_size, memory_limit_gb(parts.device)
     progress(0, None, f"loading a batch of {size} clips of {config.data.steps} windows")
     counts: Sequence[int] = (1, 2)
@@ -155,7 +169,7 @@ def dry_run(config: TrainConfig, progress: Progress = ignore) -> DryRun:
     return DryRun(
         parts=parts,
         given=given,
-        faults=data_faults(parts.dataset, parts.validation),
+        faults=faults,
         labelled_windows=tries.labelled_windows,
         tried=found.clips,
         load_s=tries.load_s,

@@ -17,7 +17,7 @@ import torch
 from fate.boxes.dense_labels import open_dense_labels
 from fate.data.class_maps import plain
 from fate.data.opening import open_dataset
-from fate.errors import FateError, list_names
+from fate.errors import list_names
 from fate.inference.loading import find_weights
 from fate.models.checkpoints import read_card
 from fate.rates import PAPER_RATES
@@ -68,8 +68,7 @@ def fine_tuning(
     opened = open_dataset(dataset, "train").checked()
     opened.refuse_without_classes()
     times = sum(len(recording.labels.labelled_us) for recording in opened.labelled)
-    if not times:
-        raise FateError(f"{fspath(dataset)}: no recording of the split train has labels; label some first")
+    opened.refuse_without_labels("training needs some in the split train")
     where = "cuda" if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()) else "cpu"
     usual_batch, windows, per_time, fewest, most = AMOUNTS[where]
     clips = batch or usual_batch
@@ -99,11 +98,12 @@ def fine_tuning(
     config = make_config(tree, overrides, f"{fspath(dataset)} with {fspath(model)}")
     shared = [each for each in opened.classes if plain(each) in {*map(plain, card["model"]["classes"])}]
     fresh = [each for each in opened.classes if each not in shared]
-    kept = f"class layers: {list_names(shared)} kept" if shared else "class layers"
     optimiser = config.optimiser
     backbone = "backbone frozen" if optimiser.only == "head" else f"backbone × {optimiser.backbone_lr:g}"
     about: tuple[str, ...] = (
-        f"starts from {Path(fspath(model)).stem}; {kept}" + (f", {list_names(fresh)} new" if fresh else ""),
+        f"starts from {Path(fspath(model)).stem}"
+        + (f"; keeps the layers of the classes {list_names(shared)}" if shared else "")
+        + (f"; new layers for the classes {list_names(fresh)}" if fresh else ""),
         f"{plural(times, 'labelled time')} in {plural(len(opened.labelled), 'recording')} of {opened.sensor} pixels",
         f"{config.steps} steps of {config.batch_size} clips of {config.data.steps} windows;"
         f" learning rate {optimiser.lr:g}, {backbone}",

@@ -41,6 +41,7 @@ from fate.models.detector import Detector
 from fate.models.zoo import build_model
 from fate.processes import KILL_SIGNAL, own_rank
 from fate.progress import Progress
+from fate.threads import limit_threads
 from fate.training.config import ModelConfig, TrainConfig, read_config
 from fate.training.loggers import Loggers, check_loggers
 from fate.training.run_directory import RunDirectory
@@ -151,6 +152,7 @@ def build(config: TrainConfig) -> TrainingParts:
         validation = replace(validation, recordings=spread)
     named_protocol(validation.protocol, validation.sensor)  # refuses a sensor that it has no limits for
     dataset.refuse_without_classes()
+    dataset.refuse_without_labels("training needs some")
     detector = _make_detector(config.model, dataset)
     strategy = STRATEGIES[config.strategy.name](config)
     if dataset.holds == "histograms" and dataset.labelled:  # they have one rate, and some detectors need events
@@ -249,15 +251,15 @@ def train(
     *,
     progress: Progress | None = None,
     allow_missing: bool = False,
-    begins: Callable[[int], None] | None = None,
+    begins: Callable[[int, str], None] | None = None,
     draw_samples: DrawSamples | None = None,
     draw_curves: DrawCurves | None = None,
 ) -> Trained:
     """Train, or continue the run in ``out``; ``fate.train`` explains the arguments that it has too.
 
     Args:
-        begins: called once before the first step, after all checks, with the number of steps that are already done;
-            in the first process only.
+        begins: called once before the first step, after all checks, with the number of steps that are already done
+            and the device; in the first process only.
         draw_samples: draws labels and predictions after each validation; see ``callbacks.DrawSamples``.
         draw_curves: draws the learning curves after each validation and at the end; see ``callbacks.DrawCurves``.
     """
@@ -292,11 +294,11 @@ def train(
         if first:
             run.cut_metrics(step)  # also where a run was killed before its first checkpoint
             run.log(f"goes on from step {step}" if going_on else "begins")
-            if begins is not None:
-                begins(step)
         resumed = run.checkpoint if going_on else None
         try:
-            with closing(_batches(parts, module)) as batches:
+            with limit_threads(parts.device), closing(_batches(parts, module)) as batches:
+                if first and begins is not None:
+                    begins(step, parts.device)
                 engine.fit(module, train_dataloaders=batches, ckpt_path=resumed, weights_only=True)
         except BaseException as error:
             if (kill := getattr(engine.strategy.launcher, "kill", None)) is not None:

@@ -3,12 +3,12 @@
     config.yaml          every setting, defaults included
     environment.json     versions, device, seed, the code's git hash
     data.json            the recordings, and a hash of their names, spans and labels
-    metrics.jsonl        a line every few steps, and one for each validation
+    metrics.jsonl        a line every few steps, and one for each validation; AP is a fraction, 0 to 1
     last.ckpt            weights, optimiser, schedule, states, generators; training continues from here
     last.safetensors     the teacher's weights at that time; best.safetensors: those that validated best
     curves.png           learning curves, and curves.html: the same as a page with the last validation
     pictures/            predictions beside labels, at each validation
-    log.txt              messages with their time
+    log.txt              messages with their time: the loss every few steps, AP in percent, faults of the data
 
 Files are written atomically. Training in the folder of a run continues it; other settings are refused.
 """

@@ -49,7 +49,8 @@ def write_evaluation_page(evaluation: Evaluation, dataset: Dataset, path: str | 
         path, "evaluation.html", title=f"{evaluation.what} on {evaluation.dataset}",
         lead=f"Protocol {evaluation.protocol.name}; {evaluation.rates[0].scores.describe_counts()}.",
         header=("Hz", *METRICS, "of 20 Hz", "false positives / min"), rows=[_rate_row(evaluation, at) for at in
-        evaluation.rates], plots=plots, rates=rates, samples=samples, metrics=METRICS, meanings=list(KINDS.items()),
+        evaluation.rates], plots=plots, rates=rates, samples=samples, metrics=METRICS,
+        meanings=[meaning.split(": ", 1) for meaning in KINDS.values()],
         notes=[*evaluation.notes, *(note for at in evaluation.rates for note in at.scores.notes)],
     )  # fmt: skip
 
@@ -94,7 +95,12 @@ def _confusion_rows(errors: ErrorKinds) -> list[list[Any]]:
 
 
 def _tide_rows(errors: ErrorKinds) -> list[list[str]]:
-    return [[kind, str(errors.counts[kind]), f"{100 * errors.ap_gain[kind]:.1f}"] for kind in KINDS]
+    return [[_kind_name(kind), str(errors.counts[kind]), f"{100 * errors.ap_gain[kind]:.1f}"] for kind in KINDS]
+
+
+def _kind_name(kind: str) -> str:
+    """The first word of the meaning of a kind of TIDE, such as ``"localisation"`` for ``"Loc"``."""
+    return KINDS[kind].partition(":")[0]
 
 
 def _plot_accuracy(axes: Any, rates: Sequence[AtRate]) -> None:
@@ -122,5 +128,5 @@ def _plot_gain(axes: Any, rates: Sequence[AtRate]) -> None:
         gains = [100 * _errors_of(at).ap_gain[kind] for kind in KINDS]
         lefts = [index - 0.4 + (number + 0.5) * width for index in range(len(KINDS))]
         axes.bar(lefts, gains, width, label=f"{at.hz:g} Hz")
-    axes.set_xticks(range(len(KINDS)), list(KINDS))
+    axes.set_xticks(range(len(KINDS)), [_kind_name(kind) for kind in KINDS], rotation=20)
     axes.set(ylabel="points of AP50", ylim=(0, None))

@@ -28,10 +28,10 @@ def draw_curves(run: Path) -> None:
     validations = [line for line in lines if "validation" in line]
     if not steps and not validations:
         return
-    figure = new_figure(12, 3.6)
-    for axes, draw, rows in zip(
-        figure.subplots(1, 3), (_plot_loss, _plot_accuracy, _plot_lr), (steps, validations, steps), strict=True
-    ):
+    panels = [(_plot_loss, steps), (_plot_accuracy, validations), (_plot_lr, steps)]
+    panels = [(draw, rows) for draw, rows in panels if rows]  # before the first validation there is no accuracy
+    figure = new_figure(4 * len(panels), 3.6)
+    for axes, (draw, rows) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         axes.set_prop_cycle(color=PLOT_COLOURS)
         axes.grid(alpha=0.3)
         draw(axes, rows)
@@ -39,12 +39,13 @@ def draw_curves(run: Path) -> None:
             axes.legend(frameon=False, fontsize=8)
     figure.suptitle(run.resolve().name, fontsize=11)
     write_figure(figure, run / "curves.png", dpi=120)
-    plots = [
-        (draw_plot(_plot_loss, steps), "Loss and its terms, means over the steps between two lines."),
-        (draw_plot(_plot_accuracy, validations), "AP50:95 of the teacher on the validation data, in %."),
-        (draw_plot(_plot_lr, steps), "Learning rate."),
-        (draw_plot(_plot_speed, steps), "Share of the time that training waits for data, in %."),
+    captions = [
+        (_plot_loss, steps, "Loss and its terms, means over the steps between two lines."),
+        (_plot_accuracy, validations, "AP50:95 of the teacher on the validation data, in %."),
+        (_plot_lr, steps, "Learning rate; that of the backbone may be lower (optimiser.backbone_lr)."),
+        (_plot_speed, steps, "Share of the time that training waits for data, in %."),
     ]
+    plots = [(draw_plot(draw, rows), caption) for draw, rows, caption in captions if rows]
     pictures = sorted((run / "pictures").glob("step-*.png"))
     newest = [each for each in pictures if each.name.split("-")[1] == pictures[-1].name.split("-")[1]]
     last = (steps or validations)[-1]["step"]
@@ -52,7 +53,7 @@ def draw_curves(run: Path) -> None:
     write_page(
         run / "curves.html", "curves.html", title=run.resolve().name, plots=plots,
         lead=f"Step {last}" + ("" if best is None else f"; best mean AP50:95 {100 * best:.1f} %"),
-        header=("step", "Hz", "AP50:95", "AP50", "AP75", "best"), rows=_validation_rows(validations),
+        header=("step", "Hz", "AP50:95 %", "AP50 %", "AP75 %", "best"), rows=_validation_rows(validations),
         samples=[(picture_address(np.asarray(Image.open(each).convert("RGB"))), each.stem) for each in newest],
     )  # fmt: skip
 

@@ -35,6 +35,7 @@ from fate.models.detector import Detector
 from fate.models.nms import Score
 from fate.progress import Progress
 from fate.rates import PAPER_RATES
+from fate.threads import limit_threads
 from fate.training.config import TrainConfig
 from fate.training.fine_tuning import fine_tuning
 from fate.training.loop import Trained
@@ -66,6 +67,8 @@ def train(
         allow_missing: train although files or boxes of the dataset are missing.
         progress: called with (steps done, steps in all, a short line).
 
+    After Ctrl-C or SIGTERM, the run is saved, and KeyboardInterrupt is raised. The same call continues it.
+
     Example:
         >>> fate.train("fate-s-nano-20hz", "runs/nano", ["run.epochs=2"], dataset="drives")   # doctest: +SKIP
     """
@@ -80,7 +83,7 @@ def train(
             raise FateError(f"{path}: only the split {split} was given; training needs the whole dataset")
         overrides = [*overrides, f"data.path={path}"]
     folder = Path("runs") / Path(str(config)).stem if out is None else Path(out)
-    return run_training(
+    done = run_training(
         config,
         folder,
         overrides,
@@ -89,6 +92,9 @@ def train(
         draw_samples=draw_samples,
         draw_curves=draw_curves,
     )
+    if not done.finished:  # a program must not go on with weights that are half trained
+        raise KeyboardInterrupt(f"{folder}: stopped at step {done.step}, saved; the same call goes on from there")
+    return done
 
 
 def fine_tune(
@@ -117,6 +123,8 @@ def fine_tune(
         device: where to train: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU if there is one.
         allow_missing: train although files or boxes of the dataset are missing.
         progress: called with (steps done, steps in all, a short line).
+
+    After Ctrl-C or SIGTERM, the run is saved, and KeyboardInterrupt is raised. The same call continues it.
 
     Example:
         >>> fate.fine_tune("dataset.yaml", "fate-s-nano", "runs/van").weights      # doctest: +SKIP
@@ -182,10 +190,12 @@ def densify(
         return done
     if note:
         warn(note)
-    return make_labels(
-        detector, opened, out, hz, options=options, shard=shard, device=choose_device(device), batch_size=batch_size,
-        workers=workers, progress=progress,
-    )  # fmt: skip
+    where = choose_device(device)
+    with limit_threads(where):
+        return make_labels(
+            detector, opened, out, hz, options=options, shard=shard, device=where, batch_size=batch_size,
+            workers=workers, progress=progress,
+        )  # fmt: skip
 
 
 def evaluate(
@@ -279,10 +289,12 @@ def evaluate(
         opened = opened.checked()
         near = None if predictions_to is None else beside(predictions_to)
         hz, runs = _run_on_devices(what, opened, hz, spread, job_folder or near, progress=progress, **running)
-    done = measure(
-        given, opened, hz, protocol=protocol, images=images, shard=shard, predictions_to=predictions_to, runs=runs,
-        errors=report is not None, progress=progress, device=choose_device(device), **running,
-    )  # fmt: skip
+    where = choose_device(device)
+    with limit_threads(where):
+        done = measure(
+            given, opened, hz, protocol=protocol, images=images, shard=shard, predictions_to=predictions_to, runs=runs,
+            errors=report is not None, progress=progress, device=where, **running,
+        )  # fmt: skip
     if record:
         known = [(at.hz, window_us or hop_of(at.hz), at.scores["AP50:95"]) for at in done.rates]
         record_accuracy(weights or "", [(hz, length_us, 100 * ap) for hz, length_us, ap in known if ap is not None])

@@ -23,6 +23,7 @@ from fate.inference.stream_types import STALE_US, StreamFrame, StreamKeywords, S
 from fate.models.nms import MAX_OVERLAP
 from fate.progress import Progress, name_part
 from fate.text import encodable, frequency, plural, significant
+from fate.threads import limit_threads
 from fate.view.rendering import render_video
 from fate.view.report import measure_event_rate, write_report
 from fate.workflows.summary import RunningSummary, summary_lines, summary_table
@@ -177,7 +178,8 @@ def detect(
     }  # fmt: skip
     StreamOptions(200 if hz == "auto" else hz, **asked)  # refuses wrong values before the weights are loaded
     detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)
-    with nullcontext(file) if isinstance(file, Recording) else open_recording(file, **(open_options or {})) as opened:
+    source = nullcontext(file) if isinstance(file, Recording) else open_recording(file, **(open_options or {}))
+    with source as opened, limit_threads(str(detector.device)):
         opened.refuse_empty()
         part = part_of(opened, start_us, end_us)
         options, reason = detector.choose_options(opened.sensor, hz, **asked)

@@ -14,8 +14,7 @@ import numpy as np
 from fate.boxes.drawing import draw_boxes, draw_events, enlargement
 from fate.data.findings import LOOK_BACK_US
 from fate.inspection import references
-from fate.inspection.inspect import Inspection
-from fate.inspection.label_statistics import FAULTS
+from fate.inspection.inspect import MEANINGS, Inspection
 from fate.inspection.references import UNKNOWN
 from fate.inspection.reports import ClassBoxes, RecordingReport
 from fate.inspection.statistics import MAX_EVENTS
@@ -61,7 +60,11 @@ def write_inspection_page(found: Inspection, path: str | os.PathLike[str]) -> No
         if classes
         else [],
         faults=[
-            (each.kind, (each.text(), "bad" if each.number and "standing" not in each.kind else ""), FAULTS[each.kind])
+            (
+                each.kind,
+                (each.text(), "bad" if each.number and "standing" not in each.kind else ""),
+                MEANINGS[each.kind],
+            )
             for each in found.faults
         ],
     )

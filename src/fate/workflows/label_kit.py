@@ -1,8 +1,8 @@
 """``fate label-kit``: pictures of a recording for any labelling program, with a table of their times.
 
-The folder has ``frames/000000.png``, …, the table ``frames.csv``, a ``README.txt``, and, with a detector,
-``first_guess.xml`` for CVAT to import. A picture shows the events before its time, and its pixels are those of the
-sensor. ``fate convert`` reads what the program exports.
+The folder has ``frames/NAME_000000.png``, … with the name of the recording, the table ``frames.csv``, a ``README.txt``,
+and, with a detector, ``first_guess.xml`` for CVAT to import. A picture shows the events before its time, and its pixels
+are those of the sensor. ``fate convert`` reads what the program exports.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from PIL import Image
 
 from fate.boxes.cvat import encode_guess
 from fate.boxes.detections import labels_from_frames
-from fate.boxes.frame_times import write_frame_times
+from fate.boxes.frame_times import picture_prefix, write_frame_times
 from fate.errors import FateError
 from fate.events.window import window_us as hop_of
 from fate.formats.opening import open_recording
@@ -51,7 +51,7 @@ _README = """Pictures of {name} for labelling: {count} frames, {hz:g} per second
    CVAT: "CVAT for video 1.1" (keeps tracks), "CVAT for images 1.1", "COCO 1.0", "MOT 1.1", "PASCAL VOC 1.1".
    Unpack the zip file.
    Label Studio: "JSON"
-4. Convert the export into labels of the recording:
+4. Convert the export into labels, beside the recording, where a dataset finds them:
    fate convert annotations.xml {labels_file} --recording {recording} --frames {times}
 
 Frames without boxes count as frames without objects, except in MOT, which does not list them. If you did not look at
@@ -128,7 +128,8 @@ def label_kit(
                 f"{opened.path}: from {span[0]} to {span[1]} µs, there are {count} pictures at {hz:g} Hz; expected 1 to"
                 f" {MOST_FRAMES}; give another rate or another part"
             )
-        files = {span[0] + (index + 1) * hop: f"{index:06d}.png" for index in range(count)}
+        prefix = picture_prefix(str(opened.path))
+        files = {span[0] + (index + 1) * hop: f"{prefix}_{index:06d}.png" for index in range(count)}
         surface = EventSurface(opened.sensor, window_us, palette)
         _make_folder(folder)
         _draw_frames(opened, surface, files, span[0], folder / PICTURES, name_part(progress, "drawing"))
@@ -143,11 +144,11 @@ def label_kit(
             )
             write_whole(folder / GUESS, encode_guess(labels, files, detector.name))
             num_guessed, guess = len(labels), _GUESS.format(guess=GUESS, detector=detector.name)
-        name = Path(str(opened.path)).name
+        path = Path(str(opened.path)).absolute()
         named = classes or (("car", "pedestrian") if detector is None else detector.classes)
         text = _README.format(
-            name=name, labels_file=shlex.quote(f"{Path(name).stem.removesuffix('_td')}_bbox.npz"),
-            recording=shlex.quote(str(Path(str(opened.path)).absolute())),
+            name=path.name, labels_file=shlex.quote(str(path.with_name(f"{path.stem.removesuffix('_td')}_bbox.npz"))),
+            recording=shlex.quote(str(path)),
             times=shlex.quote(str((folder / TABLE).absolute())), count=count, hz=hz,
             width=opened.sensor[1], height=opened.sensor[0],
             table=TABLE, pictures=PICTURES, guess=guess,
