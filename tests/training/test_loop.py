@@ -327,13 +327,17 @@ def test_a_first_loss_that_is_no_number_promises_no_checkpoint(
 
 
 def test_a_run_is_announced_only_when_everything_was_checked(drives: Path, tmp_path: Path) -> None:
-    announced: list[int] = []
+    announced: list[tuple[int, str]] = []
+
+    def begins(step: int, device: str) -> None:
+        announced.append((step, device))
+
     for wrong in ({"data": {"path": "/nowhere"}}, {"model": {"name": "fate-x"}}, {"data": {"train": "test"}}):
         with pytest.raises(FateError):
-            train(small_config(drives, **wrong), tmp_path / "wrong", begins=announced.append)
+            train(small_config(drives, **wrong), tmp_path / "wrong", begins=begins)
     assert announced == []
-    train(small_config(drives, run={"epochs": 1}), tmp_path / "run", begins=announced.append)
-    assert announced == [0]
+    train(small_config(drives, run={"epochs": 1}), tmp_path / "run", begins=begins)
+    assert announced == [(0, "cpu")]
 
 
 def test_two_processes_may_not_train_in_one_folder(drives: Path, tmp_path: Path) -> None:
