@@ -76,8 +76,9 @@ def running(place: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent in another way there")
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_live_run_with_every_file_complete(
     running: subprocess.Popen[bytes], tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_signal_ends_a_live_run_with_every_file_complete(
     assert not list(tmp_path.glob(".*.part"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent in another way there")
 def test_ctrl_c_in_a_file_says_which_files_have_boxes(place: Path, tmp_path: Path) -> None:
     grows, whole = tmp_path / "grows.csv", tmp_path / "whole.json"
@@ -120,6 +122,7 @@ def test_ctrl_c_in_a_file_says_which_files_have_boxes(place: Path, tmp_path: Pat
     assert not whole.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system kills in another way")
 def test_a_killed_live_run_leaves_the_lines_it_has_written(running: subprocess.Popen[bytes], tmp_path: Path) -> None:
     before = (tmp_path / "jsonl.jsonl").read_bytes().count(b"\n") - 1

@@ -70,6 +70,7 @@ def test_a_share_of_cameras_at_rest_beyond_1_is_bad_usage(tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_which_recordings_are_of_cameras_at_rest_is_told_and_kept(tmp_path: Path) -> None:
     words = ("--seconds", "0.02", "--no-preview")
     both = fate("simulate", tmp_path / "both", *words, "--recordings", "4", "--at-rest", "0.5")

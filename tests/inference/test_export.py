@@ -232,6 +232,7 @@ def test_the_example_of_the_document_finds_what_the_detector_finds(
         np.testing.assert_allclose([float(value) for value in box.split()], corners, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_graph_that_differs_is_an_error_and_the_file_before_it_stays(
     detr: tuple[Detector, Exported], recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,7 @@ def test_recordings_of_different_sensors_have_one_frame_and_events_and_boxes_ins
         assert boxes[:, 3].max() <= drawn.top + drawn.size.height
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_pieces_on_any_number_of_threads() -> None:
     for ours, theirs in zip(recorded(), recorded(threads=2), strict=True):
         assert ours.events == theirs.events

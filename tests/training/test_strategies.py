@@ -125,6 +125,7 @@ def test_fat_learns_from_dense_labels_at_every_window_and_from_its_teacher(drive
     assert "consistency_class" in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_with_a_consistency_weight_of_0_the_windows_of_the_teacher_are_neither_read_nor_detected(
     drives: Path, tmp_path: Path
 ) -> None:

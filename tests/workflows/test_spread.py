@@ -124,6 +124,7 @@ def test_jobs_end_when_the_command_is_killed(tmp_path: Path) -> None:
     _wait_for(tmp_path / "a.ended", tmp_path / "b.ended")
 
 
+@pytest.mark.slow
 def test_parts_are_jobs_of_two_nodes_of_a_slurm_cluster(tmp_path: Path, slurm: Path) -> None:
     settings = {"partition": "gpu", "time": "30", "reservation": "us", "cpus_per_task": "2", "gpus_per_node": 0}
     work = {name: partial(parts.describe, tmp_path, name) for name in ("a", "b")}
@@ -136,6 +137,7 @@ def test_parts_are_jobs_of_two_nodes_of_a_slurm_cluster(tmp_path: Path, slurm: P
     assert "gpus" not in script
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="jobs on this machine find a GPU")
 def test_a_slurm_job_asks_for_a_gpu_and_says_if_it_has_none(tmp_path: Path, slurm: Path) -> None:
     with pytest.raises(FateError, match="a: torch finds no GPU on .*; set gpus_per_node=0 for jobs on the CPU"):
