@@ -286,7 +286,7 @@ def test_a_report_shows_confusion_matrix_kinds_of_errors_and_samples(dataset: Pa
     code, said = run(*words, "--report", str(page), "--json", str(numbers))
     assert code == 0, said
     text = page.read_text()
-    for part in ("Confusion matrix", "missed", "background", "Bkg", "AP50 gain", "labels on the left"):
+    for part in ("Confusion matrix", "missed", "background", "no object there", "AP50 gain", "labels on the left"):
         assert part in text
     found = json.loads(numbers.read_text())["rates"][0]["scores"]["errors"]
     assert sum(found["confusion"]["counts"][0]) == 12  # two recordings, six labels each after the first half second
