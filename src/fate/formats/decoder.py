@@ -184,6 +184,7 @@ class Decoder(ABC):
     record_bytes: ClassVar[int] = 0  # set where each record of so many bytes is one event that needs none before it…
     last_plain_us: ClassVar[int] = 0  # …as long as times stay at or below this
     can_guess: ClassVar[bool] = False  # whether it has ``time_shift`` and ``most_events``
+    least_bytes: ClassVar[int] = 0  # that an event takes; 0 if only the data tells
 
     sensor: Sensor | None = None
     _: KW_ONLY

@@ -349,6 +349,8 @@ class ByteSource(Source):
     def most_events(self) -> int | None:
         if not self._decoder.can_guess:
             return None
+        if self._decoder.least_bytes:
+            return (self.size - self._data_start) // self._decoder.least_bytes
         step = RUN_BLOCKS * BLOCK_BYTES
         with ThreadPoolExecutor(THREADS) as pool:
             pieces = range(self._data_start, self.size, step)

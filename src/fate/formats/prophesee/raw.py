@@ -102,14 +102,11 @@ class Evt2Decoder(Decoder):
     format = "EVT2"
     start = (-1, 0)
     skipped_kinds = ("before the first time", "triggers", "vendor words", "unknown words")
-    can_guess = True
+    can_guess, least_bytes = True, 4
 
     def time_shift(self, difference: NDArray[np.int64]) -> int | None:
         base, offset = difference[: len(self.start)].tolist()
         return int(offset) if base == offset else None
-
-    def most_events(self, data: bytes) -> int:
-        return len(data) // 4
 
     def decode(self, data: bytes) -> tuple[Columns, int]:
         words = np.frombuffer(data, "<u4", len(data) // 4)
@@ -122,7 +119,7 @@ class Evt2Decoder(Decoder):
 class Evt21Decoder(Evt2Decoder):
     """Words of an EVT2.1 file, without its header. ``legacy`` files have the two halves of a word swapped."""
 
-    format = "EVT2.1"
+    format, least_bytes = "EVT2.1", 0
     legacy: bool = False
 
     def most_events(self, data: bytes) -> int:
