@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from fate.simulation.art import mixture
-from fate.simulation.art.mixture import NEGATIVE, PLAIN, make_world
+from fate.simulation.art.indoors import make_indoors
+from fate.simulation.art.mixture import INDOORS, NEGATIVE, PLAIN, make_world
 
 
 def test_a_seed_gives_one_world() -> None:
@@ -32,6 +33,16 @@ def test_each_kind_of_world_has_its_share(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(mixture, "make_street", street)
     monkeypatch.setattr(mixture, "make_negative", lambda *_: ("negative", None, None, 1.0, 0.5))
+    monkeypatch.setattr(mixture, "make_indoors", lambda *_: ("indoors", None, None, 1.0, 0.5))
     found = [str(make_world(seed, "train", 1.0).ego) for seed in range(1000)]
-    shares = {kind: found.count(kind) / len(found) for kind in ("negative", "plain", "varied")}
-    assert shares == pytest.approx({"negative": NEGATIVE, "plain": PLAIN, "varied": 1 - NEGATIVE - PLAIN}, abs=0.05)
+    expected = {"negative": NEGATIVE, "plain": PLAIN, "indoors": INDOORS, "varied": 1 - NEGATIVE - PLAIN - INDOORS}
+    assert {kind: found.count(kind) / len(found) for kind in expected} == pytest.approx(expected, abs=0.05)
+
+
+def test_people_in_rooms_have_boxes_and_nothing_else_has() -> None:
+    for seed in range(4):
+        scene = make_indoors(seed, "train", 0.5)
+        assert 1 <= len(scene.street.objects) <= 3
+        assert {body.kind for body in scene.street.objects} == {"pedestrian"}
+        labelled = [actor for actor in scene.street.actors if actor.owner >= 0]
+        assert [actor.body for actor in labelled] == scene.street.objects

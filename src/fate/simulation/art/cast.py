@@ -30,7 +30,9 @@ def make_cast(rng: np.random.Generator, split: Split, night: bool, variety: Vari
     """Cars, pedestrians and two-wheelers of a street."""
     cars = [make_car(rng, CARS.choose(rng, split), night=night) for _ in range(10)]
     people = [make_pedestrian(rng, PEDESTRIANS.choose(rng, split)) for _ in range(8)]
-    two_wheelers = [make_two_wheeler(rng, TWO_WHEELERS.choose(rng, split), night=night) for _ in range(4)]
+    drawn = variety is None  # riders in a street of any variety have bodies: see riders.py
+    styles = (TWO_WHEELERS.choose(rng, split) for _ in range(4))
+    two_wheelers = [make_two_wheeler(rng, style, night=night, rider=drawn) for style in styles]
     if variety is not None:  # nobody would call a truck a car
         people = [make_person(rng, split, "walk") for _ in range(8)]
         cars = [replace(car, kind="scenery") if car.name == "box-truck" else car for car in cars]

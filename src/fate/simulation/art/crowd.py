@@ -6,6 +6,7 @@ edge of the picture are common.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -23,6 +24,8 @@ NEAR_ENOUGH = 7.0
 #: People are within this angle from the middle of the picture, rad.
 ASIDE = 0.6
 _SHARES: dict[Motion, float] = {"walk": 0.5, "run": 0.12, "stand": 0.22, "sit": 0.1, "crouch": 0.06}
+#: Metres that a bicycle goes while its pedals turn once.
+TURN_OF_PEDALS = 5.0
 _TRIES = 4  # attempts to find a free spot for someone
 _SEAT = 0.255  # height of a seat, of a person's height
 
@@ -39,6 +42,9 @@ class Street(Protocol):
     def add(self, body: Body, path: Path, mirror: float = 1.0, labelled: bool = True) -> bool:
         """Add someone; False if it would pass through another one."""
 
+    def add_two_wheeler(self, body: Body, path: Path) -> None:
+        """Add a two-wheeler and its rider, unless it would pass through another one."""
+
     def add_scenery(self, body: Body, x: float, z: float, layer: Layer = Layer.STANDING) -> None:
         """Add something that stays where it is."""
 
@@ -53,6 +59,14 @@ def add_people(street: Street, number: float) -> None:
         _add_group(street)
 
 
+def add_riders(street: Street, machines: Sequence[Body], number: float) -> None:
+    """Add about ``number`` of these two-wheelers to what the camera sees, on any way."""
+    rng = street.rng
+    for _ in range(rng.poisson(number)):
+        machine, spot, speed = machines[int(rng.integers(len(machines)))], _draw_spot(street, False), rng.uniform(2, 9)
+        street.add_two_wheeler(machine, spot.way(speed, TURN_OF_PEDALS))
+
+
 def stride_of(body: Body, speed: float, motion: Motion) -> float:
     """Metres of two steps of a person who walks or runs at ``speed`` m/s."""
     return body.height * (0.6 + 0.3 * speed if motion == "run" else 0.55 + 0.2 * speed)
@@ -65,6 +79,11 @@ class _Spot(NamedTuple):
     x: float
     z: float
     heading: float
+
+    def way(self, speed: float, stride: float) -> Straight:
+        """The straight way that leads here at this moment."""
+        come, sin, cos = speed * self.when, float(np.sin(self.heading)), float(np.cos(self.heading))
+        return Straight(self.x - come * sin, self.z - come * cos, self.heading, speed, stride)
 
     def beside(self, right: float, ahead: float, turn: float = 0.0) -> _Spot:
         """The point that lies so many metres to the right and ahead, as someone sees it after a turn to the right."""
@@ -89,11 +108,9 @@ def _draw_spot(street: Street, stays: bool) -> _Spot:
 
 def _path(rng: np.random.Generator, body: Body, motion: Motion, spot: _Spot, speed: float) -> Path:
     """The way of someone who is at a spot at its moment; without speed it stays there and sways."""
-    when, x, z, heading = spot
     if speed == 0:
-        return Swaying(x, z, float(rng.uniform(0.25, 0.9)), float(rng.uniform(0, 2 * np.pi)), heading)
-    way, stride = speed * when, stride_of(body, speed, motion)
-    return Straight(x - way * float(np.sin(heading)), z - way * float(np.cos(heading)), heading, speed, stride)
+        return Swaying(spot.x, spot.z, float(rng.uniform(0.25, 0.9)), float(rng.uniform(0, 2 * np.pi)), spot.heading)
+    return spot.way(speed, stride_of(body, speed, motion))
 
 
 def _add_person(street: Street, motion: Motion) -> None:

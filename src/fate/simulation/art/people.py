@@ -21,7 +21,7 @@ from fate.simulation.art import clothes
 from fate.simulation.art.catalogue import Catalogue, Split
 from fate.simulation.art.clothes import DIRECTIONS, Outfit
 from fate.simulation.art.panels import Body, Canvas, Panel, Texture, vector
-from fate.simulation.art.skeleton import BONES, MOTIONS, Motion, make_skeleton
+from fate.simulation.art.skeleton import BONES, MOTIONS, Motion, Skeleton, make_skeleton
 
 _VIEWS = len(DIRECTIONS)
 _STEPS = 63.0  # values of the pictures are stored in units of one 63rd
@@ -93,24 +93,46 @@ def load_anatomy(name: str) -> Anatomy:
     return Anatomy(pictures, joints, (heel, toes), float(data["heights"][index]))
 
 
+class Figure(NamedTuple):
+    """A person in clothes, without a pose."""
+
+    name: str  #: of its body in ``PEOPLE``
+    panels: tuple[Panel, ...]  #: of eight views
+    joints: dict[str, Float64]  #: as in :class:`Anatomy`
+    soles: tuple[float, float]  #: forward position of heel and toes
+    arm: float  #: metres from the elbow to the fingers
+    height: float
+
+    def body(self, skeleton: Skeleton, kind: str = "pedestrian") -> Body:
+        """The person with bones that carry it, a billboard."""
+        width = 0.3 * self.height
+        return Body(self.name, kind, self.panels, width, width, self.height, True, _VIEWS, skeleton)
+
+
 def make_person(rng: np.random.Generator, split: Split, motion: Motion) -> Body:
     """A person in clothes, a billboard with eight views; a full turn of the gait phase is two steps."""
     if motion not in MOTIONS:
         raise FateError(f"there is no motion {motion!r}; give one of {', '.join(MOTIONS)}")
+    figure = make_figure(rng, split, seated=motion in ("sit", "crouch"))
+    return figure.body(make_skeleton(rng, motion, figure.joints, figure.soles, figure.height))
+
+
+def make_figure(rng: np.random.Generator, split: Split, seated: bool, height: float | None = None) -> Figure:
+    """Draw a body and clothes for it. ``height`` in metres replaces that of the body; knees of the seated are ahead."""
     name = PEOPLE.choose(rng, split)
     build, anatomy = PEOPLE.styles[name], load_anatomy(name)
     size = float(rng.uniform(*build.sizes))
+    size = size if height is None else height / anatomy.height
     outfit = clothes.draw_outfit(rng, build.skirts, build.long_hair)
     shapes = {part: views[0].channels.shape for (part, _), views in anatomy.pictures.items()}
     folds = {part: clothes.draw_folds(rng, rows, columns, outfit.folds) for part, (_, rows, columns) in shapes.items()}
     dressed = _Dressed(anatomy, outfit, folds)
-    panels = [panel for view in range(_VIEWS) for panel in dressed.panels(view, motion)]
+    panels = [panel for view in range(_VIEWS) for panel in dressed.panels(view, seated)]
     scaled = tuple(panel.scaled(size, about=np.zeros(3)) for panel in panels)
     joints = {part: joint * size for part, joint in anatomy.joints.items()}
     heel, toes = anatomy.soles
-    skeleton = make_skeleton(rng, motion, joints, (heel * size, toes * size), size * anatomy.height)
-    width, height = 0.3 * size * anatomy.height, size * anatomy.height
-    return Body(name, "pedestrian", scaled, width, width, height, True, _VIEWS, skeleton)
+    arm = size * float(anatomy.pictures["forearm", "right"][_VIEWS // 2].window[3])
+    return Figure(name, scaled, joints, (heel * size, toes * size), arm, size * anatomy.height)
 
 
 class _Dressed(NamedTuple):
@@ -120,11 +142,10 @@ class _Dressed(NamedTuple):
     outfit: Outfit
     folds: dict[str, Float32]
 
-    def panels(self, view: int, motion: Motion) -> list[Panel]:
+    def panels(self, view: int, seated: bool) -> list[Panel]:
         """The panels of one view, back to front."""
         far, near = ("left", "right") if 0 < view < 4 else ("right", "left")
         ahead, sideways = view in (3, 4, 5), view % 4 != 0
-        seated = motion in ("sit", "crouch")
         leg = ("thigh", "shank", "foot") if seated and ahead else ("foot", "shank", "thigh")
         legs = [self.part(name, side, view, side == far and sideways) for side in (far, near) for name in leg]
         arms = {side: [self.part(name, side, view, side == far and sideways) for name in ("upper_arm", "forearm")]

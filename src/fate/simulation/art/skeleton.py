@@ -1,4 +1,4 @@
-"""The bones of a person, and how they turn while it walks, runs, stands, sits or crouches.
+"""The bones of a person, and how they turn while it walks, runs, stands, gestures, sits or crouches.
 
 All bones turn about the axis from left to right, so the angle of a bone in space is the sum of the angles along its
 chain. An angle is positive where the lower end of a hanging limb moves forward; of the trunk, where it leans back. Each
@@ -16,7 +16,7 @@ import numpy as np
 
 from fate.simulation.arrays import Float64
 
-Motion: TypeAlias = Literal["walk", "run", "stand", "sit", "crouch"]
+Motion: TypeAlias = Literal["walk", "run", "stand", "gesture", "sit", "crouch"]
 MOTIONS: tuple[Motion, ...] = get_args(Motion)
 
 #: Each bone and the one that carries it; None is the pelvis, which does not turn. The tails are those of skirts.
@@ -31,6 +31,7 @@ BONES = tuple(PARENTS)
 #: Index of each bone's parent in ``BONES``; -1 is the pelvis. A parent comes before its children.
 PARENT_INDEX = tuple(-1 if parent is None else BONES.index(parent) for parent in PARENTS.values())
 FEET = BONES.index("right foot"), BONES.index("left foot")
+HIP = BONES.index("right thigh")
 HARMONICS = 3
 
 
@@ -44,6 +45,7 @@ class Skeleton:
     flight: float  #: metres above the ground between two steps of a run
     sway: float  #: metres by which the body moves to the right, over the right foot, and to the left
     phase: float  #: rad, ahead of the gait phase of the path
+    seat: float = np.nan  #: height of the hips, metres; nan: as high as the lower foot needs to touch the ground
 
 
 #: Of each motion and joint: degrees at evenly spaced moments of a cycle, for the right side; one number: it is held.
@@ -68,6 +70,10 @@ _CYCLES: dict[Motion, dict[str, tuple[float, ...]]] = {
         "thigh": (1, 1.6, 1, 0.4, 1), "shank": (-3, -4, -3, -2, -3),
         "upper_arm": (0, 4, 10, 4, -3), "forearm": (6, 12, 28, 14, 4),
     },
+    "gesture": {
+        "trunk": (0, 3, 1, -4, -2), "head": (0, 8, 3, -7, -2), "foot": (2,), "thigh": (1,), "shank": (-3,),
+        "upper_arm": (8, 38, 60, 44, 16), "forearm": (30, 92, 70, 110, 60),
+    },
     "sit": {
         "trunk": (4, 7, 4, 0), "head": (-3, 6, 2, -8), "thigh": (82,), "shank": (-78,), "foot": (-4,),
         "upper_arm": (10, 14, 22, 14), "forearm": (40, 44, 62, 48),
@@ -77,6 +83,8 @@ _CYCLES: dict[Motion, dict[str, tuple[float, ...]]] = {
         "upper_arm": (36, 46, 52, 40), "forearm": (16, 32, 42, 22),
     },
 }  # fmt: skip
+#: Range of the right arm's amplitude, times that of the left one.
+_GESTURES: dict[Motion, tuple[float, float]] = {"stand": (0.0, 2.5), "sit": (0.0, 2.5), "gesture": (-1.0, 1.4)}
 _FLIGHT = {"run": 0.06}  # of the height
 _SWAY = 0.007, 0.02  # of the height
 _TAIL = 0.55  # share of the thigh's motion that a skirt follows
@@ -90,19 +98,24 @@ def make_skeleton(
     cycles, angles = _CYCLES[motion], np.zeros((len(BONES), 2 * HARMONICS + 1))
     at_rest = np.zeros((len(BONES), 3))
     own = {name: float(rng.uniform(1 - _SHAKEN, 1 + _SHAKEN)) for name in cycles}
-    gesture = rng.uniform(0.0, 2.5) if motion in ("stand", "sit") else 1.0  # of one arm, in talking
+    gesture = rng.uniform(*_GESTURES[motion]) if motion in _GESTURES else 1.0
     for index, bone in enumerate(BONES):
         side, _, name = bone.rpartition(" ")
         limb = "thigh" if name == "tail" else name
         series = np.deg2rad(fourier(cycles[limb]))
         if side == "left":
-            order = np.arange(1, HARMONICS + 1)
-            series[1:] *= np.tile((-1.0) ** order, 2)  # half a cycle later
+            series = half_a_cycle_later(series)
         series[1:] *= own[limb] * (gesture if side == "right" and limb in ("upper_arm", "forearm") else 1.0)
         angles[index] = series * (_TAIL if name == "tail" and motion not in ("sit", "crouch") else 1.0)
         at_rest[index] = joints[limb] * (-1.0 if side == "left" else 1.0, 1.0, 1.0)
     flight, sway = _FLIGHT.get(motion, 0.0) * height, float(rng.uniform(*_SWAY)) * height
     return Skeleton(at_rest, soles, angles, flight, sway, float(rng.uniform(0, 2 * np.pi)))
+
+
+def half_a_cycle_later(series: Float64) -> Float64:
+    """The series of the other side, whose limbs move half a cycle later."""
+    sign = (-1.0) ** np.arange(1, HARMONICS + 1)
+    return np.asarray(series * np.concatenate([[1.0], sign, sign]))
 
 
 def fourier(values: Sequence[float]) -> Float64:

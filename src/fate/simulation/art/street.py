@@ -32,13 +32,15 @@ from fate.simulation.art.actors import (
 )
 from fate.simulation.art.cast import make_cast, make_park_cast
 from fate.simulation.art.catalogue import Split
-from fate.simulation.art.crowd import add_people
+from fate.simulation.art.crowd import add_people, add_riders
 from fate.simulation.art.daylight import draw_lighting, make_lighting
 from fate.simulation.art.dressing import clear_of, dress, light_lamps, surround
 from fate.simulation.art.layout import LANE, StreetLayout, make_layout
 from fate.simulation.art.mounts import MIDDLE, mount_beside, mount_on_car
 from fate.simulation.art.panels import Body, Panel, Texture, vector
+from fate.simulation.art.riders import Riding, make_rider
 from fate.simulation.art.roadside import lay_on_ground, make_shadow
+from fate.simulation.art.two_wheelers import TWO_WHEELERS
 from fate.simulation.art.variety import Variety
 
 #: How far beyond the end of the drive the street continues, metres.
@@ -51,6 +53,8 @@ CHECK_S = 0.2
 BEHIND = 12.0
 #: Half the width of a side street, metres.
 SIDE_STREET = 5.0
+#: Two-wheelers near the camera in a street of any variety, on average.
+RIDERS = 0.8
 
 
 class StreetBuilder:
@@ -69,6 +73,7 @@ class StreetBuilder:
     ) -> None:
         self.rng, self.night, self.split = rng, night, split
         self.ego, self.seconds, self.at_rest = ego, seconds, at_rest
+        self.has_riders = variety is not None  #: whether machines of its cast come without drawn ones
         self.motionless = at_rest if variety is None else variety.mount == "mast" and variety.sway == 0
         self.actors: list[Actor] = []
         self.objects: list[Body] = []  #: labelled ones; an actor's owner is its place here
@@ -103,6 +108,14 @@ class StreetBuilder:
         if labelled:
             self.objects.append(body)
         return True
+
+    def add_two_wheeler(self, body: Body, path: Path) -> None:
+        """A two-wheeler; in a street of any variety with a rider of its own, who belongs to the same object."""
+        if self.add(body, path) and self.has_riders:
+            machine = TWO_WHEELERS.styles[body.name]
+            ahead = machine.hip[0] - machine.length / 2
+            rider = make_rider(self.rng, self.split, machine)
+            self.actors.append(Actor(rider, Riding(path, ahead), owner=len(self.objects) - 1))
 
     def add_scenery(self, body: Body, x: float, z: float, layer: Layer = Layer.STANDING) -> None:
         """Something that stays where it is."""
@@ -186,6 +199,7 @@ def make_street(
         if variety is not None:
             _add_crowd(builder, layout, variety.crowding)
             add_people(builder, variety.people)
+            add_riders(builder, builder.two_wheelers, RIDERS)
         if park:
             _add_dogs(builder)
         _add_road_users(builder, layout, two_wheelers)
@@ -346,12 +360,12 @@ def _add_two_wheelers(builder: StreetBuilder, layout: StreetLayout) -> None:
         body, x = builder.pick(builder.two_wheelers), rng.uniform(1.3, 1.5)
         following = Following(builder.ego, x, gap, sway, rng.uniform(5, 15), rng.uniform(0, 6.28), 5.0)
         passing = Straight(x, gap - 12.0 + float(builder.ego.z[0]), 0.0, 5.0, 5.0)  # from behind the camera
-        builder.add(body, passing if builder.at_rest else following)
+        builder.add_two_wheeler(body, passing if builder.at_rest else following)
         gap += rng.uniform(6, 12)
     first, speed = rng.uniform(15, 60), rng.uniform(3, 9)
     for z in spaced(first, layout.length + speed * builder.seconds, lambda: 10 + rng.exponential(50)):
         x = -layout.oncoming_lanes * LANE - 1.6
-        builder.add(builder.pick(builder.two_wheelers), Straight(x, z, np.pi, speed, 5.0))
+        builder.add_two_wheeler(builder.pick(builder.two_wheelers), Straight(x, z, np.pi, speed, 5.0))
 
 
 def _add_ground(builder: StreetBuilder, layout: StreetLayout) -> None:

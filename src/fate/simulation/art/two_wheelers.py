@@ -70,8 +70,8 @@ class Clothes:
     helmet: float
 
 
-def make_two_wheeler(rng: np.random.Generator, body: str, *, night: bool = False) -> Body:
-    """A two-wheeler (a name in ``TWO_WHEELERS``) with its rider, in colours and a size of its own."""
+def make_two_wheeler(rng: np.random.Generator, body: str, *, night: bool = False, rider: bool = True) -> Body:
+    """A two-wheeler (a name in ``TWO_WHEELERS``), with a drawn rider or none, in colours and a size of its own."""
     machine = TWO_WHEELERS.styles[body]
     clothes = Clothes(
         frame=float(rng.choice([0.05, 0.10, 0.20, 0.45, 0.7])),
@@ -81,9 +81,11 @@ def make_two_wheeler(rng: np.random.Generator, body: str, *, night: bool = False
         helmet=float(rng.choice([0.04, 0.15, 0.5, 0.8])),
     )
     scale = float(rng.uniform(0.95, 1.05))
-    end, side = _end_panel(machine, clothes), _side_panel(machine, clothes)
+    end, side = _end_panel(machine, clothes, rider), _side_panel(machine, clothes, rider)
     panels = [end, side]
-    if machine.pedals:  # one leg behind the frame, one in front; the frame is thin, so the order hardly matters
+    if (
+        machine.pedals and rider
+    ):  # one leg behind the frame, one in front; the frame is thin, so the order hardly matters
         panels = [end, _leg_panel(machine, clothes, 0.7, np.pi), side, _leg_panel(machine, clothes, 1.0, 0.0)]
     half, tall, rubber = 0.025 if machine.pedals else 0.07, 2 * machine.wheel, Texture.plain(np.full((2, 2), _RUBBER))
     across, down = vector(2 * half, 0, 0), vector(0, tall, 0)
@@ -94,7 +96,7 @@ def make_two_wheeler(rng: np.random.Generator, body: str, *, night: bool = False
     return Body(body, "two-wheeler", scaled, scale * machine.length, scale * machine.bars, scale * machine.height)
 
 
-def _side_panel(machine: Machine, clothes: Clothes) -> Panel:
+def _side_panel(machine: Machine, clothes: Clothes, rider: bool) -> Panel:
     canvas = Canvas((0.0, machine.height, machine.length, 0.0), _TEXELS, _TEXELS)
     for z in machine.axles:
         _draw_wheel(canvas, z, machine)
@@ -106,8 +108,9 @@ def _side_panel(machine: Machine, clothes: Clothes) -> Panel:
             canvas.line(part.points, part.thickness, light)
         else:
             canvas.fill(part.points, light, part.opacity)
-    _draw_rider(canvas, machine, clothes)
-    if not machine.pedals:
+    if rider:
+        _draw_rider(canvas, machine, clothes)
+    if rider and not machine.pedals:
         knee = (machine.foot[0] + 0.12, 0.5 * (machine.hip[1] + machine.foot[1]) + 0.12)
         _draw_leg(canvas, machine.hip, knee, machine.foot, clothes.trousers)
     down = vector(0, machine.height, 0)
@@ -162,14 +165,16 @@ def _leg_panel(machine: Machine, clothes: Clothes, shade: float, phase: float) -
     return Panel(canvas.texture(), corner, vector(0, 0, 0.60), down, faces="both", swing=swing)
 
 
-def _end_panel(machine: Machine, clothes: Clothes) -> Panel:
-    """The rider from ahead or behind: bars, legs, shoulders, head."""
+def _end_panel(machine: Machine, clothes: Clothes, rider: bool) -> Panel:
+    """The machine from ahead or behind: bars; and its rider's legs, shoulders and head."""
     half, top = machine.bars / 2, machine.height
     hip, neck, foot = machine.hip[1], machine.shoulder[1], machine.foot[1]
     canvas = Canvas((-half, top, half, foot), 64, _TEXELS)
     if not machine.pedals:
         canvas.fill(((-0.17, hip), (-0.13, foot), (0.13, foot), (0.17, hip)), (clothes.frame, 0.05))
     canvas.rect(-half, machine.hand[1] + 0.02, half, machine.hand[1] - 0.02, 0.08)
+    if not rider:
+        return canvas.upright(machine.hand[0])
     for side, lift in ((-1.0, 0.0), (1.0, 0.10 if machine.pedals else 0.0)):
         sole = foot + lift
         upper, lower = hip + 0.05, sole + 0.06

@@ -14,7 +14,7 @@ import numpy as np
 
 from fate.simulation.arrays import Float64
 from fate.simulation.art.actors import Actor, Ego
-from fate.simulation.art.skeleton import FEET, HARMONICS, PARENT_INDEX, Skeleton
+from fate.simulation.art.skeleton import FEET, HARMONICS, HIP, PARENT_INDEX, Skeleton
 
 #: The view of a person is chosen this often, µs.
 CHOICE_US = 100_000
@@ -37,6 +37,7 @@ class Bones(NamedTuple):
     flight: Float64  # [P]
     sway: Float64  # [P]
     phase: Float64  # [P]
+    seat: Float64  # [P]
 
     @staticmethod
     def stack(skeletons: Sequence[Skeleton]) -> Bones:
@@ -55,7 +56,7 @@ class PosedBones(NamedTuple):
 def pose_bones(bones: Bones, gait: Float64, seen: Float64) -> PosedBones:
     """Pose P people by their gait phases [R, P]; ``seen`` [R, P] is their heading less their bearing, rad.
 
-    The pelvis is as high as the lower foot needs to touch the ground.
+    The pelvis is as high as the lower foot needs to touch the ground, or as the seat that carries it.
     """
     phase = gait + bones.phase
     order = phase[..., None] * np.arange(1, HARMONICS + 1)
@@ -77,6 +78,7 @@ def pose_bones(bones: Bones, gait: Float64, seen: Float64) -> PosedBones:
             below = _turned(-bones.joints[:, foot, 1], along, angle[..., foot])[0]
             lowest = np.maximum(lowest, down[..., foot] + below)
     lift = lowest + bones.flight * np.square(np.cos(phase - _IN_FLIGHT))
+    lift = np.where(np.isnan(bones.seat), lift, bones.joints[:, HIP, 1] + bones.seat)
     cos, sin = np.cos(seen)[..., None], np.sin(seen)[..., None]
     joints = np.stack([right * cos + forward * sin, down - lift[..., None], forward * cos - right * sin], axis=-1)
     return PosedBones(joints, angle)

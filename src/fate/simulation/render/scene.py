@@ -136,7 +136,7 @@ class Scene:
         builder = SurfaceBuilder(pinhole, ego, street.actors, lighting, above_ground)
         names = [body.kind.replace("-", " ") for body in street.objects]
         class_of = np.array([self.classes.index(name) for name in names], np.int32)
-        labelled = {id(panel.texture) for body in street.objects for panel in body.panels}
+        labelled = {id(panel.texture) for actor in street.actors if actor.owner >= 0 for panel in actor.body.panels}
         outlines = Outlines.build([texture if id(texture) in labelled else None for texture in builder.textures])
         return builder, outlines, class_of
 

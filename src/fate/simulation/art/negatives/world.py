@@ -18,7 +18,7 @@ _OVERLAP = 4
 
 
 class Contents:
-    """The actors of a scene. Nothing in it is labelled."""
+    """The actors of a scene; those added with :meth:`add` have no boxes."""
 
     def __init__(self) -> None:
         self.actors: list[Actor] = []
@@ -35,9 +35,14 @@ class Contents:
         body = Body(name, "scenery", parts, size, size, size, facing)
         self.actors.append(Actor(body, Straight(*path) if isinstance(path, tuple) else path, layer, reach=reach))
 
+    def add_labelled(self, body: Body, path: Path) -> None:
+        """Add someone who has a box."""
+        self.actors.append(Actor(body, path, owner=len(self.objects)))
+        self.objects.append(body)
+
 
 class Negative(NamedTuple):
-    """A scene without road users."""
+    """A scene that is not a street; without people in it, it has no road users."""
 
     ego: Ego
     street: Contents
