@@ -180,6 +180,15 @@ def test_evaluate_takes_names_paths_and_objects_alike(dataset: Path, tmp_path: P
     for model, data in ((loaded, dataset), (loaded.model, opened)):
         other = fate.evaluate(model, data, (20,))
         assert other.rates[0].scores.to_dict() == by_name.rates[0].scores.to_dict()
+    group_file = tmp_path / "groups.yaml"
+    group_file.write_text(f"{opened.recordings[0].name}: street\n")
+    grouped = fate.evaluate(tmp_path / "boxes", dataset, groups=group_file)
+    assert grouped.rates[0].groups["street"].to_dict() == grouped.rates[0].scores.to_dict()  # of all recordings
+    assert "street" in grouped.table()
+    with pytest.raises(fate.FateError, match=r"drive.*group"):
+        fate.evaluate(tmp_path / "boxes", dataset, groups={"another": "street"})
+    with pytest.raises(fate.FateError, match="manifest"):
+        fate.evaluate(tmp_path / "boxes", dataset, groups="sensor")
     kept = fate.evaluate(tmp_path / "boxes", dataset)
     assert kept.rates[0].scores["AP50"] == by_name.rates[0].scores["AP50"]
     with pytest.raises(fate.FateError, match=r"fate-s-nanno.*fate-s-nano"):

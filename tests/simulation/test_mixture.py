@@ -8,7 +8,7 @@ import pytest
 
 from fate.simulation.art import mixture
 from fate.simulation.art.indoors import make_indoors
-from fate.simulation.art.mixture import INDOORS, NEGATIVE, PLAIN, make_world
+from fate.simulation.art.mixture import SHARES, make_world, scene_of
 
 
 def test_a_seed_gives_one_world() -> None:
@@ -29,14 +29,14 @@ def test_streets_show_all_classes_and_the_rest_shows_none() -> None:
 
 def test_each_kind_of_world_has_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     def street(*_: Any, variety: Any = None, **__: Any) -> tuple[str, None, None]:
-        return "plain" if variety is None else "varied", None, None
+        return "plain street" if variety is None else "street", None, None
 
     monkeypatch.setattr(mixture, "make_street", street)
-    monkeypatch.setattr(mixture, "make_negative", lambda *_: ("negative", None, None, 1.0, 0.5))
-    monkeypatch.setattr(mixture, "make_indoors", lambda *_: ("indoors", None, None, 1.0, 0.5))
+    monkeypatch.setattr(mixture, "make_negative", lambda *_: ("nothing", None, None, 1.0, 0.5))
+    monkeypatch.setattr(mixture, "make_indoors", lambda *_: ("room", None, None, 1.0, 0.5))
     found = [str(make_world(seed, "train", 1.0).ego) for seed in range(1000)]
-    expected = {"negative": NEGATIVE, "plain": PLAIN, "indoors": INDOORS, "varied": 1 - NEGATIVE - PLAIN - INDOORS}
-    assert {kind: found.count(kind) / len(found) for kind in expected} == pytest.approx(expected, abs=0.05)
+    assert {kind: found.count(kind) / len(found) for kind in SHARES} == pytest.approx(SHARES, abs=0.05)
+    assert found == [scene_of(seed).partition(",")[0] for seed in range(1000)]
 
 
 def test_people_in_rooms_have_boxes_and_nothing_else_has() -> None:

@@ -47,6 +47,7 @@ class FakeScene(NamedTuple):
     seed: int
     duration_us: int
     label_hz: int = 4
+    shows: str = "a test"
     classes: tuple[str, ...] = ("car", "pedestrian")
     frame: Sensor = Sensor(240, 304)
     camera: Any = None

@@ -38,6 +38,7 @@ def evaluate(
     record: bool = False,
     calibrate: bool = False,
     report: str | None = None,
+    groups: str | None = None,
     json_file: str | None = None,
     kind: str | None = None,
 ) -> None:
@@ -55,7 +56,7 @@ def evaluate(
     is_model = means_a_model(what)
     if is_model or not (Path(what).suffix or os.path.lexists(what)):
         find_weights(what)  # which lists the bundled names
-    args.check_inputs(dataset, images, None if is_model else what)
+    args.check_inputs(dataset, images, None if is_model else what, None if groups in ("sensor", "scene") else groups)
     from fate.data.opening import as_dataset
 
     with warnings.catch_warnings():
@@ -78,6 +79,6 @@ def evaluate(
             what, opened, rates or None, protocol=protocol, label_tolerance_us=label_tolerance, window_us=window,
             images=images, shard=shard, predictions_to=predictions, progress=progress, device=chosen,
             streams=streams, workers=workers, score=score, max_overlap=max_overlap, record=record, calibrate=calibrate,
-            report=report, job_folder=near, **spread,
+            report=report, groups=groups, job_folder=near, **spread,
         )  # fmt: skip
     args.write_and_print(done.table(), json_file, lambda path: save_with_picture(done, path))

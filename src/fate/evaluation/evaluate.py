@@ -53,6 +53,7 @@ class AtRate:
     scores: Scores
     run: Run | None  #: None if predictions were given
     delays: DetectionDelays | None  #: None without dense ground truth
+    groups: Mapping[str, Scores] = field(default_factory=dict)  #: of the recordings of each group
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -64,6 +65,7 @@ class AtRate:
             "ms_per_window": run and run.ms_per_window(),
             "windows": run and run.windows,
             "ranked_by": run and run.score,
+            "groups": {name: scores.to_dict() for name, scores in self.groups.items()},
             "caps": run and {name: getattr(run, name) for name in ("events", "events_dropped", "pillars_dropped")},
         }
 
@@ -106,8 +108,26 @@ class Evaluation:
                     f" and fewer than {FEWEST_OBJECTS} say nothing; the JSON file has the figures."
                 )
         lines += [f"{rate.hz:g} Hz: {rate.scores.describe_counts()}" for rate in self.rates]
+        if any(rate.groups for rate in self.rates):
+            lines += ["", self.group_table(), ""]
         said = [f"{rate.hz:g} Hz: {note}" for rate in self.rates for note in rate.scores.notes]
         return "\n".join([*lines, *(f"note: {note}" for note in (*self.notes, *said))])
+
+    def group_table(self) -> str:
+        """Printed table in Markdown: AP50:95, AP50 and false positives a minute of each group at each rate."""
+        head = ["group", "recordings"]
+        for rate in self.rates:
+            head += [f"{name} at {rate.hz:g} Hz" for name in ("AP50:95 %", "AP50 %", "FP / min")]
+        rows = []
+        for group in self.rates[0].groups:
+            cells = [group, str(self.rates[0].groups[group].counts.recordings)]
+            for rate in self.rates:
+                scores = rate.groups[group]
+                cells += [_format(None if scores[name] is None else 100 * (scores[name] or 0.0), ".2f")
+                          for name in ("AP50:95", "AP50")]  # fmt: skip
+                cells.append(_format(scores.false_positives.per_minute, ".1f"))
+            rows.append(cells)
+        return format_markdown_table(head, rows)
 
     def _rules(self) -> list[str]:
         """The protocol in words: as it was applied at the only rate, or what all rates have in common."""
@@ -183,6 +203,7 @@ def evaluate(
     predictions_to: str | os.PathLike[str] | None = None,
     runs: Sequence[Run] | None = None,
     errors: bool = False,
+    groups: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     **running: Any,
 ) -> Evaluation:
@@ -201,6 +222,7 @@ def evaluate(
         predictions_to: a folder for one file of predictions per rate (and shard).
         runs: what the detector has predicted before, by :func:`predict_rates`; it is not run then.
         errors: whether confusion matrices and kinds of errors are computed too.
+        groups: the group of each recording by its name; every group is evaluated by itself, too.
         progress: called with the share that is done.
         running: further arguments of ``predict`` (``device``, ``steps``, ``workers``, …), and ``max_overlap``, which
             suppresses duplicate boxes of DETR heads; they are kept by default, as published.
@@ -223,15 +245,14 @@ def evaluate(
     dense = {recording.name: _dense(recording) for recording in recordings if recording.truth_file is not None}
     compare = partial(
         evaluate_boxes,
-        truth,
         classes=dataset.classes,
         sensor=dataset.sensor,
         # Prophesee's toolbox skips the first half second of the clock, not of the events
         starts_us=None if dataset.kind in PUBLIC else {each.name: each.start_us for each in recordings},
         times_us=_shared_times(recordings, truth, rates, given if detector is None else None, rules),
         dense_truth={name: exact.labels for name, exact in dense.items()} or None,
-        errors=errors,
     )
+    truth_of = _truth_by_group(truth, groups)
     made_by: Mapping[str, Any] = {} if detector is None else detector.description
     shown = os.fspath(what) if isinstance(what, str | os.PathLike) else made_by.get("name", "predictions")
     notes: list[str] = []
@@ -250,11 +271,27 @@ def evaluate(
         if predictions_to is not None:
             _write(predictions_to, predictions, rate, shard, made_by or shown)
         delays = time_to_detection(dense, predictions, dataset.classes, protocol=applied) if dense else None
-        found.append(AtRate(rate, compare(predictions, applied), run, delays))
+        scores = compare(truth, predictions, applied, errors=errors)
+        by_group = {
+            group: compare(part, {name: predictions[name] for name in part if name in predictions}, applied)
+            for group, part in truth_of.items()
+        }
+        found.append(AtRate(rate, scores, run, delays, by_group))
     rules = replace(rules, time_rule="nearest", tolerance_us=None)
     label_hz = {name: rate for name, labels in truth.items() if (rate := label_rate_hz(labels))}
     label_times = (found[0].scores.counts.frames, found[0].scores.counts.labelled) if found else (0, 0)
     return Evaluation(shown, dataset.name, rules, tuple(found), tuple(dict.fromkeys(notes)), label_hz, label_times)
+
+
+def _truth_by_group(truth: Mapping[str, Labels], groups: Mapping[str, str] | None) -> dict[str, dict[str, Labels]]:
+    """The labels of the recordings of each group, in the order of the groups' names."""
+    if groups is None:
+        return {}
+    missing = [name for name in truth if name not in groups]
+    if missing:
+        raise FateError(f"{missing[0]}: has no group; give one for each of the {counted(len(truth), 'recording')}")
+    names = sorted({groups[name] for name in truth})
+    return {group: {name: truth[name] for name in truth if groups[name] == group} for group in names}
 
 
 def predict_rates(

@@ -44,6 +44,7 @@ from fate.view.evaluation_page import write_evaluation_page
 from fate.view.evaluation_pictures import draw_samples
 from fate.view.learning_curves import draw_curves
 from fate.view.page import check_page_name
+from fate.workflows.recording_groups import read_groups
 from fate.workflows.sharded_evaluation import predict_on_devices
 from fate.workflows.spread import Spread, beside, open_spread, run_shards
 
@@ -222,6 +223,7 @@ def evaluate(
     record: bool = False,
     calibrate: bool = False,
     report: str | os.PathLike[str] | None = None,
+    groups: str | os.PathLike[str] | Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Measure a detector, or predictions of any detector, on a dataset at several rates.
@@ -258,6 +260,8 @@ def evaluate(
         calibrate: whether scores are calibrated on this dataset, validation data as a rule: the header of the
             ``.safetensors`` file gets the curve and the threshold that gives a precision of 0.9.
         report: name of a page to write, .html: curves, confusion matrices, kinds of errors (TIDE) and sample frames.
+        groups: evaluate each group of recordings by itself, too: ``"sensor"`` or ``"scene"`` of a simulated dataset, a
+            YAML or JSON file with a line ``recording: group`` for each recording, or such a mapping.
         progress: called with the share that is done, 0 to 1.
 
     Example:
@@ -273,6 +277,7 @@ def evaluate(
         check_page_name(report)
     spread = None if devices is None else open_spread(devices, slurm)
     opened = as_dataset(dataset, split, kind=kind, usual="test")
+    group_of = None if groups is None else read_groups(groups, opened)
     if not isinstance(protocol, Protocol):
         protocol = named_protocol(protocol or opened.protocol, opened.sensor)
     if label_tolerance_us is not None:
@@ -293,7 +298,7 @@ def evaluate(
     with limit_threads(where):
         done = measure(
             given, opened, hz, protocol=protocol, images=images, shard=shard, predictions_to=predictions_to, runs=runs,
-            errors=report is not None, progress=progress, device=where, **running,
+            errors=report is not None, groups=group_of, progress=progress, device=where, **running,
         )  # fmt: skip
     if record:
         known = [(at.hz, window_us or hop_of(at.hz), at.scores["AP50:95"]) for at in done.rates]

@@ -58,6 +58,7 @@ class VideoScene:
     camera: CameraModel
     tracks: Tracks
     label_hz: int
+    shows = "video"
     classes: tuple[str, ...] = CLASSES
     duration_us: int = 0  #: known at the end of the video
     random_sensor: RandomSensor | None = None

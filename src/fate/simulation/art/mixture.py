@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from fate.simulation.art.actors import Actor, Ego, Lighting
 from fate.simulation.art.catalogue import Split
 from fate.simulation.art.indoors import make_indoors
-from fate.simulation.art.negatives.kinds import make_negative
+from fate.simulation.art.negatives.kinds import kind_of, make_negative
 from fate.simulation.art.panels import Body
 from fate.simulation.art.street import make_street
 from fate.simulation.art.variety import draw_variety
 
-#: Share of the recordings without road users, of those with a street as the other profiles have it, and of those with
-#: people in rooms.
-NEGATIVE, PLAIN, INDOORS = 0.25, 0.13, 0.1
+Kind: TypeAlias = Literal["nothing", "plain street", "room", "street"]
+#: Share of each kind: without road users, a street as the other profiles have it, people in a room, a street of any
+#: variety.
+SHARES: dict[Kind, float] = {"nothing": 0.25, "plain street": 0.13, "room": 0.1, "street": 0.52}
 
 
 class Street(Protocol):
@@ -44,17 +45,34 @@ class World(NamedTuple):
 
 def make_world(seed: int, split: Split, seconds: float) -> World:
     """A street of any variety, a plain street of the other profiles, people in a room, or no road users at all."""
-    rng = np.random.default_rng([seed, 0x3713])
-    kind = rng.random()
-    if kind < NEGATIVE:
+    kind, rng = _draw_kind(seed)
+    if kind == "nothing":
         return World(*make_negative(seed, split, seconds))
-    if kind < NEGATIVE + PLAIN:
+    if kind == "room":
+        return World(*make_indoors(seed, split, seconds))
+    if kind == "plain street":
         horizon = rng.uniform(0.46, 0.56)
         at_rest = bool(rng.random() < 0.3)
         height = rng.uniform(1.3, 5.0) if at_rest else rng.uniform(1.2, 1.4)
         return World(*make_street(seed, split, seconds, two_wheelers=True, at_rest=at_rest), height, horizon)
-    if kind < NEGATIVE + PLAIN + INDOORS:
-        return World(*make_indoors(seed, split, seconds))
     variety = draw_variety(rng)
     street = make_street(seed, split, seconds, two_wheelers=True, variety=variety)
     return World(*street, variety.height, 0.5)  # the camera's pitch is in its ego
+
+
+def scene_of(seed: int) -> str:
+    """What the world of a seed shows: a kind and, after a comma, where the camera is or what there is instead."""
+    kind, rng = _draw_kind(seed)
+    details = {"nothing": lambda: kind_of(seed), "street": lambda: f"camera on {draw_variety(rng).mount}"}
+    return f"{kind}, {details[kind]()}" if kind in details else kind
+
+
+def _draw_kind(seed: int) -> tuple[Kind, np.random.Generator]:
+    """The kind of a world, and the generator of its variety."""
+    rng = np.random.default_rng([seed, 0x3713])
+    drawn = rng.random()
+    for kind, share in SHARES.items():
+        drawn -= share
+        if drawn < 0:
+            return kind, rng
+    return "street", rng

@@ -20,7 +20,7 @@ from fate.errors import FateError
 from fate.events.events import COMMON_FRAME, Events, Sensor
 from fate.simulation.arrays import Float32, Int32, Int64
 from fate.simulation.art.catalogue import SPLITS, Split
-from fate.simulation.art.mixture import make_world
+from fate.simulation.art.mixture import make_world, scene_of
 from fate.simulation.art.street import make_street
 from fate.simulation.camera.camera_model import CameraModel, camera_preset
 from fate.simulation.camera.random_sensor import draw_sensor
@@ -139,6 +139,11 @@ class Scene:
         labelled = {id(panel.texture) for actor in street.actors if actor.owner >= 0 for panel in actor.body.panels}
         outlines = Outlines.build([texture if id(texture) in labelled else None for texture in builder.textures])
         return builder, outlines, class_of
+
+    @property
+    def shows(self) -> str:
+        """The kind of scene in a few words, for example ``"street, camera on car"``."""
+        return scene_of(self.seed) if self.random_sensor is not None else self.profile.name
 
     @property
     def builder(self) -> SurfaceBuilder:

@@ -57,6 +57,7 @@ class RecordingEntry:
     camera: dict[str, Any]  #: thresholds, bursts, and what else differs from the profile's preset
     files: dict[InsidePath, FileFacts]  #: by path inside the dataset
     at_rest: bool = False  #: whether its camera was asked to stand still
+    shows: str = ""  #: the kind of its scene in a few words
 
 
 @dataclass(frozen=True)

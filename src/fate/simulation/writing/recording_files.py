@@ -86,6 +86,10 @@ class Recorded(Protocol):
     label_hz: int
     random_sensor: RandomSensor | None  #: the sensor of a recording that has one of its own
 
+    @property
+    def shows(self) -> str:
+        """The kind of scene in a few words."""
+
 
 class Piece(Protocol):
     """The next events of a recording, and boxes at the next times."""
@@ -152,6 +156,7 @@ class RecordingFiles:
             boxes=_by_class(labels),
             truth_boxes=_by_class(truth),
             camera={name: values[name] for name in values if name in ALWAYS_LISTED or preset.get(name) != values[name]},
+            shows=self.scene.shows,
             files={f"{job.split}/{path.name}": file_facts(path) for path in self.paths.values() if path.exists()},
         )
 

@@ -52,7 +52,17 @@ def make_negative(seed: int, split: Split, seconds: float, kind: str | None = No
     """Draw a scene without road users from a seed, of one of ``KINDS`` or of any kind."""
     if kind is not None and kind not in KINDS:
         raise FateError(f"there is no kind of scene {kind!r}; give one of {', '.join(KINDS)}, or None for any of them")
+    drawn, rng = _draw_kind(seed)
+    return KINDS[kind or drawn].make(rng, split, seconds)
+
+
+def kind_of(seed: int) -> str:
+    """The kind that :func:`make_negative` draws from a seed."""
+    return _draw_kind(seed)[0]
+
+
+def _draw_kind(seed: int) -> tuple[str, np.random.Generator]:
+    """The kind of a scene, and the generator of everything else in it."""
     rng = np.random.default_rng([seed, 0x9E6A7E])
     weights = np.array([each.weight for each in KINDS.values()])
-    drawn = str(rng.choice(list(KINDS), p=weights / weights.sum()))
-    return KINDS[kind or drawn].make(rng, split, seconds)
+    return str(rng.choice(list(KINDS), p=weights / weights.sum())), rng
