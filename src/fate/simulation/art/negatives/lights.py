@@ -1,11 +1,13 @@
-"""Light without motion, and none of both: flickering lamps and screens, sparks, and a still picture."""
+"""Light without things: flickering lamps and screens, lamps that move in the dark, sparks, and a still picture."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from fate.simulation.arrays import Float32
 from fate.simulation.art.actors import Lighting
 from fate.simulation.art.catalogue import Split
 from fate.simulation.art.negatives import textures
@@ -28,6 +30,12 @@ def _glow() -> Texture:
     for radius, opacity in ((1.0, 0.1), (0.7, 0.2), (0.45, 0.5), (0.3, 1.0)):
         canvas.disc(0, 0, radius, 0.9, opacity)
     return canvas.texture()
+
+
+def _ray() -> Float32:
+    """How much a ray covers: it is thin and fades to the right."""
+    v, u = np.abs(np.mgrid[:8, :64] - np.array([3.5, 0])[:, None, None])
+    return np.asarray(np.clip(1.5 - u / 50, 0, 1) * np.clip(3 - v * (0.7 + u / 40), 0, 1), np.float32)
 
 
 def flicker(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
@@ -60,20 +68,39 @@ def flicker(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
     return Negative(hold(rng, seconds, rng.choice([0.0, 0.0, 0.02])), contents, _dark(rng), 0.0, 0.5)
 
 
+def carried(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
+    """Lamps that hang, are carried or waved in the dark, with glare around them and faint reflections elsewhere."""
+    contents, glow, ray = Contents(), _glow(), _ray()
+    for _ in range(int(rng.integers(1, 4))):
+        x, y, z = rng.normal(0, 0.35), rng.normal(0, 0.2), float(rng.uniform(0.9, 1.6))
+        reach, hertz = float(np.exp(rng.uniform(np.log(0.005), np.log(0.3)))), float(rng.uniform(0.3, 3.0))
+        size, light = float(np.exp(rng.uniform(np.log(0.02), np.log(0.25)))), float(rng.uniform(0.8, 4.0))
+        moves = sway(rng, numbers(x, z, y=y), numbers(reach, gait=0.2, y=0.6 * reach), hertz)
+        for _ in range(int(rng.integers(4, 14)) if rng.random() < 0.5 else 0):
+            long = size * rng.uniform(0.8, 4.0)
+            part = upright(np.full(ray.shape, 0.9), long, 0.012, long / 2, alpha=ray, emission=0.1 * light)
+            contents.add("ray", turning(part, rng.uniform(0, 2 * np.pi)), moves)
+        contents.add("lamp", upright(glow.light, size, size, alpha=glow.alpha, emission=light), moves)
+        for _ in range(int(rng.integers(0, 4))):
+            middle = numbers(-x * rng.uniform(0.3, 1.2), z, y=-y * rng.uniform(0.3, 1.2))
+            mirrored = sway(rng, middle, numbers(0.7 * reach, gait=0.2, y=0.4 * reach), hertz)
+            part = upright(glow.light, size, size * rng.uniform(0.4, 2.0), alpha=0.4 * glow.alpha)
+            faint = [replace(panel, emission=float(rng.uniform(0.01, 0.2))) for panel in part]
+            contents.add("reflection", faint, mirrored)
+    add_backdrop(rng, split, contents, 2.5, 0.0)
+    return Negative(hold(rng, seconds, rng.choice([0.0, 0.0, 0.01])), contents, _dark(rng), 0.0, 0.5)
+
+
 def sparks(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
     """A sparkler whose rays flare up, and sparks that fly up from below the view, in the dark."""
-    contents, glow = Contents(), _glow()
-    v, u = np.abs(np.mgrid[:8, :64] - np.array([3.5, 0])[:, None, None])
-    ray = np.clip(1.5 - u / 50, 0, 1) * np.clip(3 - v * (0.7 + u / 40), 0, 1)
+    contents, glow, ray = Contents(), _glow(), _ray()
     for _ in range(int(rng.integers(0, 3))):
         x, y, size = rng.normal(0, 0.3), rng.normal(0, 0.2), rng.uniform(0.1, 0.5)
         hand = sway(rng, numbers(x, 1.0, y=y), numbers(0.15, 0, 0, 0.5, 0.1), 0.5)
         for _ in range(int(rng.integers(6, 18))):
             lamp: dict[str, Any] = {"emission": float(rng.uniform(0.5, 3.0)), "flicker_hz": float(rng.uniform(3, 20))}
             long = size * rng.uniform(0.3, 1.0)
-            part = upright(
-                np.full(ray.shape, 0.9), long, 0.02, long / 2, alpha=ray.astype(np.float32), flicker_depth=1.0, **lamp
-            )
+            part = upright(np.full(ray.shape, 0.9), long, 0.02, long / 2, alpha=ray, flicker_depth=1.0, **lamp)
             contents.add("ray", turning(part, rng.uniform(0, 2 * np.pi)), hand)
         contents.add("glow", upright(glow.light, 0.08, 0.08, alpha=glow.alpha, emission=3.0), hand)
     x, reach = rng.normal(0, 0.4), rng.uniform(0.1, 0.8)
