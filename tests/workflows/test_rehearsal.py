@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from fate import FateError, Labels, write_events, write_labels
-from fate.workflows.memory_watch import memory_of_children_gb
-from fate.workflows.rehearsal import RehearsalRequest, damage, full_scale, rehearse, step_speed
+from fate.workflows.rehearsal import RehearsalRequest, damage, full_scale, memory_of_children_gb, rehearse, step_speed
 from tests.conftest import make_events
 
 SMALL = ("model.name=fate-s-nano", "data.steps=2", "data.random=2", "data.streams=2")

@@ -18,13 +18,16 @@ import shutil
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from fate.data.class_maps import EXPECTED_RECORDINGS
 from fate.data.opening import open_dataset
@@ -36,7 +39,6 @@ from fate.rates import PAPER_RATES
 from fate.text import format_table, suggest_name
 from fate.training.config import read_config
 from fate.whole_files import write_whole
-from fate.workflows.memory_watch import MemoryWatch
 
 #: Length of a recording of Gen1 and 1Mpx, in seconds.
 RECORDING_S = 60.0
@@ -355,8 +357,71 @@ def size_gb(path: Path) -> float:
 
 def machine(device: str) -> str:
     """The GPU, or the number of processors."""
-    import torch  # noqa: PLC0415  (it takes seconds to load)
-
     if device != "cpu" and torch.cuda.is_available():
         return torch.cuda.get_device_name()
     return f"{os.cpu_count()} processors"
+
+
+#: Seconds between two samples of memory.
+INTERVAL_S = 0.5
+PROC = Path("/proc")
+
+
+class MemoryWatch:
+    """``with MemoryWatch() as watch:`` samples memory inside the block; the peaks are None where they are unknown.
+
+    Main memory is that of all processes below this one; memory that several of them share counts once. Only Linux
+    reports it. GPU memory is what everybody uses on the current GPU, less what was in use before.
+    """
+
+    def __init__(self) -> None:
+        self.main_gb: float | None = None
+        self.gpu_gb: float | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> MemoryWatch:
+        self._before = used_gpu_gb() or 0.0
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(INTERVAL_S):
+            main, gpu = memory_of_children_gb(), used_gpu_gb()
+            if main is not None:
+                self.main_gb = max(self.main_gb or 0.0, main)
+            if gpu is not None:
+                self.gpu_gb = max(self.gpu_gb or 0.0, gpu - self._before)
+
+
+def used_gpu_gb() -> float | None:
+    """Memory in use on the current GPU; None without a GPU."""
+    if not torch.cuda.is_available():
+        return None
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) / 1e9
+
+
+def memory_of_children_gb() -> float | None:
+    """Main memory of all processes below this one; None where the system does not report it."""
+    parents: dict[int, int] = {}
+    for folder in PROC.glob("[0-9]*"):
+        with suppress(OSError, ValueError, IndexError):  # processes end at any time
+            # the name in brackets may hold spaces
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    if not parents:
+        return None
+    below, found = {os.getpid()}, 0
+    while len(below) > found:
+        found = len(below)
+        below |= {process for process, parent in parents.items() if parent in below}
+    total = 0
+    for process in below - {os.getpid()}:
+        with suppress(OSError, StopIteration):
+            lines = (PROC / str(process) / "smaps_rollup").read_text().splitlines()
+            total += int(next(line for line in lines if line.startswith("Pss:")).split()[1])
+    return total * 1024 / 1e9
