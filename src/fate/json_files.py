@@ -1,14 +1,16 @@
-"""Read JSON that may be damaged: every fault is one sentence, and nothing in the file is believed unchecked."""
+"""JSON files: reading trusts nothing in a file that may be damaged, and every fault is one sentence."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 from fate.errors import FormatError
 from fate.files import read_bytes
+from fate.whole_files import write_whole
 
 MAX_DEPTH = 64  # our files have a few levels; deeper nesting would overflow the stack
 
@@ -39,6 +41,12 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise FormatError(f"{path}: holds {type(content).__name__}; expected {what}")
     return content
+
+
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """Write plain values as a JSON file, whole or not at all; ``"-"`` is standard output."""
+    text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
+    write_whole(path, f"{text}\n".encode("utf-8", "backslashreplace"), text=True)
 
 
 def whole_number(value: object, name: str, low: int, high: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -93,6 +94,13 @@ def open_recording(path: str | os.PathLike[str], **options: Unpack[OpenOptions])
     """
     given: dict[str, Any] = {**options}
     return _open(Path(path), Options(**given))
+
+
+def as_recording(
+    source: str | os.PathLike[str] | Recording, **options: Unpack[OpenOptions]
+) -> AbstractContextManager[Recording]:
+    """A recording for a ``with`` block, which closes a file that is opened for it, and not a recording that is open."""
+    return nullcontext(source) if isinstance(source, Recording) else open_recording(source, **options)
 
 
 def _open(path: Path, options: Options) -> Recording:

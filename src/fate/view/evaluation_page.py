@@ -10,8 +10,9 @@ from fate.data.dataset import Dataset
 from fate.errors import FateError
 from fate.evaluation.error_kinds import KINDS, MATCH_IOU, ErrorKinds
 from fate.evaluation.evaluate import AtRate, Evaluation
+from fate.text import or_dash
 from fate.view.evaluation_pictures import sample_pictures
-from fate.view.page import draw_plot, log_axis, picture_address, write_page
+from fate.view.page import draw_plot, log_axis, percent, picture_address, write_page
 
 METRICS = ("AP50:95", "AP50", "AP75")
 
@@ -61,20 +62,15 @@ def _errors_of(at: AtRate) -> ErrorKinds:
     return at.scores.errors
 
 
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}"
-
-
 def _rate_row(evaluation: Evaluation, at: AtRate) -> list[str]:
-    wrong = at.scores.false_positives.per_minute
-    figures = [_percent(at.scores[metric]) for metric in METRICS]
-    return [f"{at.hz:g}", *figures, _percent(evaluation.kept(at)), "–" if wrong is None else f"{wrong:.1f}"]
+    figures = [*(at.scores[metric] for metric in METRICS), evaluation.kept(at)]
+    return [f"{at.hz:g}", *map(percent, figures), or_dash(at.scores.false_positives.per_minute, ".1f")]
 
 
 def _class_rows(at: AtRate) -> list[list[str]]:
     counts = at.scores.counts
     return [
-        [name, *(_percent(figures[metric]) for metric in METRICS), str(counts.truth_by_class[name])]
+        [name, *(percent(figures[metric]) for metric in METRICS), str(counts.truth_by_class[name])]
         for name, figures in at.scores.by_class.items()
     ]
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fate.boxes.drawing import Picture, draw_boxes, draw_events, enlargement
+from fate.boxes.drawing import Picture, draw_events, draw_labels, enlargement
 from fate.boxes.label_files import read_labels
 from fate.data.manifests import MANIFEST
 from fate.errors import FateError, warn
@@ -357,8 +357,5 @@ def _frames(folder: Path, entry: RecordingEntry, most: int) -> Iterator[Picture]
             index = int(np.searchsorted(truth.labelled_us, time, side="right")) - 1
             if index >= 0:  # boxes of the last labelled time; there is none in the first 5 ms
                 rows = truth.at(int(truth.labelled_us[index]))
-                names = [(truth.classes or ())[each] for each in rows.class_id]
-                picture = draw_boxes(
-                    picture, rows.boxes, labels=names, class_ids=rows.class_id, thickness=max(1, factor), scale=factor
-                )
+                picture = draw_labels(picture, rows, factor, thickness=max(1, factor))
             yield picture
