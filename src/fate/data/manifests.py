@@ -20,7 +20,7 @@ from fate.data.layout import SPLITS
 from fate.errors import FateError, FormatError
 from fate.events.events import Sensor
 from fate.files import MissingFileError, read_bytes
-from fate.json_files import parse_json, write_json
+from fate.json_files import describe_invalid, parse_json, write_json
 from fate.progress import Progress, ignore
 from fate.text import grouped
 
@@ -44,11 +44,8 @@ class Manifest(NamedTuple):
         try:
             return model.model_validate_json(self.data, strict=True)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))
             raise FormatError(
-                f"{self.path}: is damaged ({where} is {first['input']!r:.60}: {first['msg']}); delete it, and make it"
-                " again"
+                f"{self.path}: is damaged: {describe_invalid(error)}; delete it, and make it again"
             ) from None
 
 

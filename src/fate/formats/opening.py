@@ -29,7 +29,7 @@ FORMATS: dict[str, tuple[str, str, str]] = {
     "hdf5": ("hdf5.events", "open_hdf5", ""),
     "aedat2": ("inivation.aedat2", "open_aedat2", "Aedat2Decoder"),
     "aedat3": ("inivation.aedat3", "open_aedat3", "Aedat3Decoder"),
-    "aedat4": ("inivation.aedat4", "open_aedat4", ""),
+    "aedat4": ("inivation.aedat4", "Aedat4Source", ""),
     "es": ("others.event_stream", "open_event_stream", "EventStreamDecoder"),
     "bin": ("others.atis_bin", "open_atis_bin", "AtisBinDecoder"),
     "npy": ("tables.arrays", "open_npy", ""),

@@ -31,9 +31,10 @@ from fate.errors import FateError, warn
 from fate.formats.opening import open_recording
 from fate.processes import lock_folder
 from fate.progress import Progress
-from fate.simulation.art.catalogue import SPLITS
+from fate.simulation.art.catalogue import SPLITS, Split
 from fate.simulation.writing import request as requests
 from fate.simulation.writing.manifest import (
+    AnyManifest,
     Manifest,
     PreviewEntry,
     RecordingEntry,
@@ -136,12 +137,10 @@ def simulate(
         run = _DatasetRun(home, manifest, jobs, device, progress)
         try:
             run.make_recordings(threads)
-            if preview:
-                run.make_previews()
+            for split in SPLITS if preview else ():
+                run.manifest = with_preview(home, run.manifest, split)
         except (FateError, OSError) as error:
-            text = str(error)
-            if isinstance(error, OSError):
-                text = f"{error.filename or home}: {error.strerror or error}"
+            text = describe_fault(error, home)
             done = f"{len(run.manifest.recordings)} of {len(jobs)} recordings"
             raise FateError(f"{text}; {done} are finished and kept, and the same command goes on from there") from error
         finally:
@@ -198,22 +197,6 @@ class _DatasetRun:
         self.manifest = manifest
         del self._open[job.index]
         self._done_us[job.index] = manifest.request.duration_us
-
-    def make_previews(self) -> None:
-        """Make the previews that are missing. If a video cannot be made, warn and continue."""
-        for split in SPLITS:
-            shown = shown_in(split, self.manifest)
-            known = self.manifest.previews.get(split)
-            if not shown or (known is not None and known.of == tuple(entry.name for entry in shown)):
-                continue
-            try:
-                previews = self.manifest.previews | {split: make_preview(self.home, split, shown)}
-            except FateError as error:
-                warn(f"{split} has no preview: {error}")
-                continue
-            previews = {name: previews[name] for name in SPLITS if name in previews}
-            self.manifest = replace(self.manifest, previews=previews)
-            self.manifest.save(self.home)
 
     def discard_unfinished(self) -> None:
         """Remove the files of recordings that are not finished."""
@@ -324,10 +307,35 @@ def make_folder(folder: Path) -> None:
         ) from None
 
 
+def describe_fault(error: FateError | OSError, folder: Path) -> str:
+    """A fault of a run in words, with the file that the system names, or else the folder of the dataset."""
+    return f"{error.filename or folder}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+
+
 def shown_in(split: str, manifest: Manifest) -> list[RecordingEntry]:
     """Return the recordings that the preview of a split shows: the first ones, up to ten seconds."""
-    entries = [entry for entry in manifest.recordings if entry.split == split]
-    return entries[: -(-LONGEST_US // manifest.request.duration_us)]
+    shown, left_us = [], LONGEST_US
+    for entry in manifest.recordings:
+        if entry.split == split and left_us > 0:
+            shown.append(entry)
+            left_us -= round(entry.seconds * 1e6)
+    return shown
+
+
+def with_preview(home: Path, manifest: AnyManifest, split: Split) -> AnyManifest:
+    """The manifest with the preview of a split, which is written if it is missing; warns if it cannot be written."""
+    shown = shown_in(split, manifest)
+    known = manifest.previews.get(split)
+    if not shown or (known is not None and known.of == tuple(entry.name for entry in shown)):
+        return manifest
+    try:
+        previews = manifest.previews | {split: make_preview(home, split, shown)}
+    except FateError as error:
+        warn(f"{split} has no preview: {error}")
+        return manifest
+    manifest = replace(manifest, previews={name: previews[name] for name in SPLITS if name in previews})
+    manifest.save(home)
+    return manifest
 
 
 def make_preview(folder: Path, split: str, entries: Sequence[RecordingEntry]) -> PreviewEntry:
