@@ -26,13 +26,13 @@ import numpy as np
 from fate.boxes.labels import Labels
 from fate.data import manifests
 from fate.data.box_files import Clock, box_file_fault, load_boxes, read_box_file
-from fate.data.class_maps import EXPECTED_RECORDINGS, PUBLIC, class_map, public_kind
+from fate.data.class_maps import PUBLIC, class_map, public_kind
 from fate.data.compact_files import BYTES_PER_EVENT, compact_path, write_compact
 from fate.data.findings import LACKING, Finding, box_findings, sentences
 from fate.data.labelled_recording import EventOptions, LabelledRecording, check_recording, read_head
 from fate.data.layout import RecordingPaths, find_recordings
 from fate.data.manifests import FileState, PreparedRecording
-from fate.data.opening import find_lonely_labels, open_prepared
+from fate.data.opening import find_lonely_labels, missing_recordings, open_prepared
 from fate.data.rvt_layout import LABELS, find_sequences, open_sequence
 from fate.errors import FateError, FateWarning, MissingDependencyError
 from fate.events.events import Sensor
@@ -284,12 +284,7 @@ class _Run:
 
     def _missing(self, totals: dict[str, Any]) -> Iterator[Finding]:
         """Published recordings that are missing."""
-        for split, number in EXPECTED_RECORDINGS.get(self.kind, {}).items():
-            there = totals.get(split, {"recordings": 0})["recordings"]
-            if there < number:
-                yield Finding(
-                    "missing", f"{split}: {number - there} of {number} published recordings are missing", split
-                )
+        yield from missing_recordings(self.kind, self.done.values())
         hours = EXPECTED_HOURS.get(self.kind)
         if hours is not None and totals["all"]["seconds"] < 3600 * (hours - 0.05):
             there = totals["all"]["seconds"] / 3600

@@ -8,10 +8,10 @@ from typing import Any
 
 from fate.data.dataset import Dataset
 from fate.errors import FateError
-from fate.evaluation.error_kinds import KINDS, MATCH_IOU, ErrorKinds
+from fate.evaluation.error_kinds import KINDS, ErrorKinds
 from fate.evaluation.evaluate import AtRate, Evaluation
 from fate.text import or_dash
-from fate.view.evaluation_pictures import sample_pictures
+from fate.view.evaluation_pictures import plot_recall, sample_pictures
 from fate.view.page import draw_plot, log_axis, percent, picture_address, write_page
 
 METRICS = ("AP50:95", "AP50", "AP75")
@@ -38,7 +38,7 @@ def write_evaluation_page(evaluation: Evaluation, dataset: Dataset, path: str | 
     ]
     plots = [
         (draw_plot(_plot_accuracy, evaluation.rates), "Accuracy over rate, in %."),
-        (draw_plot(_plot_recall, evaluation.rates), "Precision over recall at IoU 0.5, mean of classes, in %."),
+        (draw_plot(plot_recall, evaluation.rates), "Precision over recall at IoU 0.5, mean of classes, in %."),
         (draw_plot(_plot_gain, evaluation.rates), "Points of AP50 that repairing each kind of error would gain."),
     ]
     samples = [
@@ -107,15 +107,6 @@ def _plot_accuracy(axes: Any, rates: Sequence[AtRate]) -> None:
     log_axis(axes.xaxis)
     axes.set(xlabel="rate in Hz", ylabel="%", ylim=(0, None))
     axes.set_xticks(hz, [f"{rate:g}" for rate in hz])
-
-
-def _plot_recall(axes: Any, rates: Sequence[AtRate]) -> None:
-    for at in rates:
-        curves = list(at.scores.average_precision.curves.values())
-        if curves:
-            mean = sum(curve.at(MATCH_IOU) for curve in curves) / len(curves)
-            axes.plot(100 * curves[0].recall, 100 * mean, label=f"{at.hz:g} Hz")
-    axes.set(xlabel="recall in %", ylabel="precision in %", ylim=(0, 102))
 
 
 def _plot_gain(axes: Any, rates: Sequence[AtRate]) -> None:

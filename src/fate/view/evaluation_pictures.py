@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from PIL import Image
 from fate.boxes.drawing import Picture, draw_events, draw_labels, enlargement, side_by_side
 from fate.data.dataset import Dataset
 from fate.data.rvt_layout import RvtSequence
+from fate.evaluation.error_kinds import MATCH_IOU
 from fate.evaluation.evaluate import AtRate, Evaluation
 from fate.events.events import Events
 from fate.rates import CANONICAL_US
@@ -46,17 +48,24 @@ def draw_rates(evaluation: Evaluation, path: str | Path) -> None:
     rate_axis(left, rates)
     left.margins(x=0.12)
     left.set(xlabel="rate in Hz (window = 1 / rate)", ylabel="%", title="accuracy", ylim=(0, None))
-    for rate, colour in zip(evaluation.rates, COLOURS * 9, strict=False):
-        curves = list(rate.scores.average_precision.curves.values())
-        if curves:
-            mean = sum(curve.at(0.5) for curve in curves) / len(curves)
-            right.plot(100 * curves[0].recall, 100 * mean, color=colour, label=f"{rate.hz:g} Hz")
-    right.set(xlabel="recall in %", ylabel="precision in %", title="at IoU 0.5, mean of classes", ylim=(0, 102))
+    right.set_prop_cycle(color=COLOURS)
+    plot_recall(right, evaluation.rates)
+    right.set_title("at IoU 0.5, mean of classes")
     for axes in (left, right):
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)
     figure.suptitle(f"{evaluation.what} on {evaluation.dataset}, protocol {evaluation.protocol.name}", fontsize=11)
     write_figure(figure, path, dpi=150)
+
+
+def plot_recall(axes: Any, rates: Sequence[AtRate]) -> None:
+    """Draw precision over recall at IoU 0.5, the mean of all classes, a line for each rate."""
+    for at in rates:
+        curves = list(at.scores.average_precision.curves.values())
+        if curves:
+            mean = sum(curve.at(MATCH_IOU) for curve in curves) / len(curves)
+            axes.plot(100 * curves[0].recall, 100 * mean, label=f"{at.hz:g} Hz")
+    axes.set(xlabel="recall in %", ylabel="precision in %", ylim=(0, 102))
 
 
 def draw_samples(at: AtRate, dataset: Dataset, path: Path) -> None:

@@ -45,7 +45,7 @@ from fate.simulation.writing.manifest import (
 from fate.simulation.writing.recording_files import ENDINGS, RecordingFiles, box_times, clear_leftovers, preset_values
 from fate.simulation.writing.request import SHARES, RecordingJob, Request
 from fate.view.video import VideoWriter
-from fate.workflows.spread import Spread, beside, open_spread, run_shards
+from fate.workflows.spread import beside, open_spread, run_shards
 
 if TYPE_CHECKING:  # torch takes seconds to load, and refusing bad arguments should not wait for it
     from fate.simulation.render.scene import RecordedPiece
@@ -106,12 +106,9 @@ def simulate(
     if not 1 <= number <= count:
         raise FateError(f"shard {number}/{count} was given; expected 1/{count} to {count}/{count}")
     own = home if count == 1 else home / f".shard-{number}of{count}"
-    done_before = (
-        len(finished | _finished_in_shards(home, request))
-        if count == 1
-        else len(_existing_manifest(own, request).recordings)
-    )
-    requests.check_room(home, request, -(-request.recordings // count) - done_before)
+    done = finished | _finished_in_shards(home, request)
+    num_done = len(done) if count == 1 else len(_existing_manifest(own, request).recordings)
+    requests.check_room(home, request, -(-request.recordings // count) - num_done)
     jobs = request.jobs()
     if devices is not None:
         spread = open_spread(devices, slurm)
@@ -119,7 +116,9 @@ def simulate(
             simulate, home, recordings, seconds, profile, seed, device=spread.device,
             threads=threads or spread.threads, shares=shares, at_rest=at_rest,
         )  # fmt: skip
-        run_shards(make, _missing_shards(home, request, spread, jobs, finished), spread, beside(home), progress)
+        all_shards = spread.shards(len(jobs))
+        missing = [(i, n) for i, n in all_shards if any(job.index not in done for job in jobs[i - 1 :: n])]
+        run_shards(make, missing, spread, beside(home), progress)
     if count > 1:
         jobs = [job for job in jobs[number - 1 :: count] if job.index not in finished]
         home, preview = own, False
@@ -141,8 +140,8 @@ def simulate(
                 run.manifest = with_preview(home, run.manifest, split)
         except (FateError, OSError) as error:
             text = describe_fault(error, home)
-            done = f"{len(run.manifest.recordings)} of {len(jobs)} recordings"
-            raise FateError(f"{text}; {done} are finished and kept, and the same command goes on from there") from error
+            kept = f"{len(run.manifest.recordings)} of {len(jobs)} recordings"
+            raise FateError(f"{text}; {kept} are finished and kept, and the same command goes on from there") from error
         finally:
             run.discard_unfinished()
         return run.manifest
@@ -219,14 +218,6 @@ def simulate_pieces(
 
     makers = [partial(Scene, job.seed, request.profile, job.split, request.seconds, job.at_rest) for job in jobs]
     yield from record_many(makers, box_times, device, threads)
-
-
-def _missing_shards(
-    home: Path, request: Request, spread: Spread, jobs: Sequence[RecordingJob], finished: set[int]
-) -> list[tuple[int, int]]:
-    """The shards that lack a recording, given the recordings that the dataset holds already."""
-    done = finished | _finished_in_shards(home, request)
-    return [(i, n) for i, n in spread.shards(len(jobs)) if any(job.index not in done for job in jobs[i - 1 :: n])]
 
 
 def _shard_folders(home: Path) -> list[Path]:
