@@ -1,14 +1,19 @@
-"""Read JSON that may be damaged: every fault is one sentence, and nothing in the file is believed unchecked."""
+"""JSON files: reading trusts nothing in a file that may be damaged, and every fault is one sentence."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fate.errors import FormatError
 from fate.files import read_bytes
+from fate.whole_files import write_whole
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 MAX_DEPTH = 64  # our files have a few levels; deeper nesting would overflow the stack
 
@@ -39,6 +44,19 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise FormatError(f"{path}: holds {type(content).__name__}; expected {what}")
     return content
+
+
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """Write plain values as a JSON file, whole or not at all; ``"-"`` is standard output."""
+    text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
+    write_whole(path, f"{text}\n".encode("utf-8", "backslashreplace"), text=True)
+
+
+def describe_invalid(error: ValidationError) -> str:
+    """The first finding of pydantic in words: the key, what was given, and what was expected."""
+    found = error.errors(include_url=False, include_context=False)[0]
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part:.40}" for part in found["loc"])
+    return f"{key.removeprefix('.')} is {found['input']!r:.40} ({found['msg']:.300})"
 
 
 def whole_number(value: object, name: str, low: int, high: int) -> int:

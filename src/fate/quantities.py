@@ -1,4 +1,4 @@
-"""Times, rates and rectangles written as text: ``5ms``, ``5M``, ``0,0,640,360``. Commands and filters share them."""
+"""Numbers, times, rates and rectangles written as text: ``5ms``, ``5M``, ``0,0,640,360``."""
 
 from __future__ import annotations
 
@@ -39,6 +39,14 @@ def parse_duration(text: str) -> int:
         if time.us >= 1 and not time.from_start:
             return time.us
     raise FateError(f"{text} was given; expected more than 0, with a unit, such as 50ms")
+
+
+def parse_number(text: str) -> float | None:
+    """The number that a text of a file is, or None; Python's own ``1_000`` is no number there."""
+    try:
+        return float(text) if "_" not in text else None
+    except ValueError:
+        return None
 
 
 def parse_roi(text: str) -> tuple[int, int, int, int]:

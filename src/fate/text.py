@@ -96,6 +96,16 @@ def format_markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) 
     return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
 
 
+def or_dash(value: float | None, spec: str) -> str:
+    """A number in the format ``spec``, or a dash for one that is not known.
+
+    Example:
+        >>> or_dash(0.1234, ".1%"), or_dash(None, ".1%")
+        ('12.3%', '–')
+    """
+    return "–" if value is None else format(value, spec)
+
+
 def encodable(text: str) -> str:
     r"""Text that UTF-8 can hold: bytes of a file name that are not UTF-8 become escapes.
 

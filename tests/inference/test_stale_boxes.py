@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
-from fate.inference.stale_boxes import BLOCK, StaleBoxes
 from fate.inference.stream import StreamingDetector
 from fate.inference.stream_types import StreamOptions
+from fate.inference.window_detector import BLOCK, StaleBoxes
 from tests.inference.streams import drive, small_detector
 
 SENSOR = Sensor(50, 70)  # no multiple of the block

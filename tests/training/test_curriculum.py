@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import chisquare
 
 from fate.data.clips import Timing, TrainingPlan
-from fate.training.curriculum import Curriculum
+from fate.training.strategies import Curriculum
 
 RATES = (20.0, 40.0, 80.0, 100.0, 200.0)
 

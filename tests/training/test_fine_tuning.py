@@ -15,9 +15,8 @@ from fate.errors import FateError
 from fate.models.checkpoints import save_model
 from fate.models.zoo import build_model
 from fate.training.fine_tuning import fine_tuning
-from fate.training.loop import build, train
+from fate.training.loop import build, train, transfer
 from fate.training.module import TrainingModule
-from fate.training.transfer import transfer
 
 TINY = {"dims": (8, 16, 32, 64), "head_dim": 8}
 

@@ -10,7 +10,7 @@ import pytest
 
 from fate.errors import FateError
 from fate.training.config import Checkpointing, TrainConfig
-from fate.training.fitting import changed_settings, find_fit, largest_batch, predict_memory
+from fate.training.dry_run import changed_settings, find_fit, largest_batch, predict_memory
 from tests.training.conftest import small_config
 
 #: GB of a GPU with 10 GB in use, and those of each clip

@@ -24,11 +24,11 @@ from fate.errors import FateError
 from fate.evaluation.evaluate import Evaluation
 from fate.training.callbacks import Validation
 from fate.training.config import TrainConfig
-from fate.training.curriculum import Curriculum
 from fate.training.loop import build
 from fate.training.module import TrainingModule
 from fate.training.run_directory import RunDirectory
 from fate.training.several_processes import CpuSyncBatchNorm, check_processes, synchronise_norms
+from fate.training.strategies import Curriculum
 from tests.training.conftest import SMALL_DETR, small_config
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")

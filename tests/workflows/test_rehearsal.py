@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 
 from fate import FateError, Labels, write_events, write_labels
-from fate.workflows.memory_watch import memory_of_children_gb
-from fate.workflows.rehearsal import RehearsalRequest, damage, full_scale, rehearse, step_speed
+from fate.workflows.rehearsal import RehearsalRequest, damage, full_hours, memory_of_children_gb, rehearse, step_speed
 from tests.conftest import make_events
 
 SMALL = ("model.name=fate-s-nano", "data.steps=2", "data.random=2", "data.streams=2")
 
 
-def test_full_scale_is_that_of_the_published_datasets() -> None:
-    gen1, megapixel = full_scale("gen1"), full_scale("1mpx")
-    assert gen1.train_h == pytest.approx(1459 / 60)
-    assert gen1.test_h == pytest.approx(470 / 60)
-    assert sum(megapixel) == pytest.approx(14.65)
+def test_hours_are_those_of_the_published_datasets() -> None:
+    gen1, megapixel = full_hours("gen1"), full_hours("1mpx")
+    assert gen1["train"] == pytest.approx(1459 / 60)
+    assert gen1["test"] == pytest.approx(470 / 60)
+    assert sum(megapixel.values()) == pytest.approx(14.65)
 
 
 def test_speed_is_that_of_all_epochs_without_what_happens_once(tmp_path: Path) -> None:
@@ -33,8 +32,8 @@ def test_speed_is_that_of_all_epochs_without_what_happens_once(tmp_path: Path) -
         lines[step]["step_s"] = 100.0
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, [*lines, {"step": 20, "validation": {}}])))
     found = step_speed(tmp_path / "metrics.jsonl", 40)
-    assert found.steps_per_s == pytest.approx(2.0)
-    assert found.waiting == pytest.approx(0.1)
+    assert found["steps_per_s"] == pytest.approx(2.0)
+    assert found["waiting"] == pytest.approx(0.1)
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(FateError, match=r"metrics\.jsonl"):
         step_speed(tmp_path / "metrics.jsonl", 40)

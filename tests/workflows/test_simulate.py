@@ -256,8 +256,8 @@ def test_previews_show_the_first_recordings_up_to_ten_seconds(tmp_path: Path, fa
 
     found = simulate(tmp_path, 3, 0.4)
     for seconds, indices in ((4, [0, 3, 5]), (60, [0])):
-        entries = tuple(replace(found.recordings[0], index=index) for index in (0, 3, 5, 7))
-        made = replace(found, request=Request(seconds=seconds), recordings=entries)
+        entries = tuple(replace(found.recordings[0], index=index, seconds=seconds) for index in (0, 3, 5, 7))
+        made = replace(found, recordings=entries)
         assert [entry.index for entry in shown_in("train", made)] == indices
     frames = read_frames(str(tmp_path / "val" / "preview.mp4"))
     facts = next(frames)

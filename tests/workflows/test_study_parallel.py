@@ -12,8 +12,8 @@ from fate.workflows.studies.declared import STUDIES, read_recipe
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
 from fate.workflows.spread import open_spread
-from fate.workflows.studies.parallel import Part, find_parts, run_parts, work_on
 from fate.workflows.studies.runner import Runner, StudyStoppedError
+from fate.workflows.studies.study import Part, find_parts, run_parts, work_on
 
 
 class Known:

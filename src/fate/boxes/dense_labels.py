@@ -24,9 +24,8 @@ import numpy as np
 from fate.boxes.label_files import naming_errors, read_labels, write_labels
 from fate.boxes.labels import Labels
 from fate.errors import FateError, FormatError, warn
-from fate.json_files import finite_number, list_of, object_of, read_json, whole_number
+from fate.json_files import finite_number, list_of, object_of, read_json, whole_number, write_json
 from fate.processes import lock_folder
-from fate.whole_files import write_whole
 
 FORMAT, VERSION = "fate-dense-labels", 1
 #: Parts of the manifest that all labels of one folder share.
@@ -130,8 +129,7 @@ def begin_dense_labels(path: str | os.PathLike[str], facts: Mapping[str, Any], r
         all_rates = sorted({float(hz) for hz in [*(stored or {}).get("rates", ()), *rates]})
         manifest = {"format": FORMAT, "version": VERSION, **given, **(stored or {}), "rates": all_rates}
         if manifest != stored:
-            text = json.dumps(manifest, indent=1, ensure_ascii=False)
-            write_whole(root / "manifest.json", text.encode("utf-8", "backslashreplace"))
+            write_json(root / "manifest.json", manifest)
         return DenseLabels(root, manifest)
 
 

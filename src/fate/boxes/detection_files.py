@@ -36,7 +36,7 @@ from fate.boxes.labels import Labels
 from fate.boxes.line_outputs import LineOutput, open_lines
 from fate.errors import FateError, FormatError, warn
 from fate.files import read_text
-from fate.json_files import object_of, parse_json, read_json
+from fate.json_files import describe_invalid, object_of, parse_json, read_json
 from fate.whole_files import Draft, disk_faults, find_target
 
 #: Names and version of the two formats; the version grows when a reader has to change.
@@ -140,15 +140,9 @@ def _decode_log(source: Path, content: Any) -> DetectionLog:
         log = DetectionLog(found.recording, sensor, tuple(found.classes), found.hz, frames, facts)
         log.labels()  # checks every row
     except (ValidationError, FateError) as error:
-        reason = describe(error) if isinstance(error, ValidationError) else error
+        reason = describe_invalid(error) if isinstance(error, ValidationError) else error
         raise FormatError(f"{source}: is damaged: {reason}; write it again with fate detect --json") from None
     return log
-
-
-def describe(error: ValidationError) -> str:
-    """Describe the first finding of pydantic: the key, what was given and what was expected."""
-    found = error.errors(include_url=False, include_context=False)[0]
-    return f"{'.'.join(map(str, found['loc']))} is {found['input']!r:.40}; {found['msg'].lower()}"
 
 
 def _read_lines(source: Path) -> dict[str, Any]:

@@ -45,20 +45,14 @@ def labels_from_frames(frames: Sequence[DetectionFrame], classes: Sequence[str],
     times = np.array([frame.t_us for frame in frames], np.int64)
     tracks = [np.full(len(each.boxes), -1) if each.track_ids is None else each.track_ids for each in frames]
     boxes = np.concatenate([np.zeros((0, 4), np.float32), *(np.reshape(frame.boxes, (-1, 4)) for frame in frames)])
-    x1, y1, x2, y2 = boxes.T
-    return Labels(
+    columns = (
         np.repeat(times, [len(frame.boxes) for frame in frames]),
-        x1,
-        y1,
-        x2,
-        y2,
+        *boxes.T,
         np.concatenate([np.zeros(0, np.int64), *(frame.class_ids for frame in frames)]),
         np.concatenate([np.zeros(0, np.int64), *tracks]),
         np.concatenate([np.zeros(0, np.float32), *(frame.scores for frame in frames)]).clip(0, 1),
-        labelled_us=times,
-        classes=classes,
-        sensor=sensor,
     )
+    return Labels(*columns, labelled_us=times, classes=classes, sensor=sensor)
 
 
 class FrameLookup:

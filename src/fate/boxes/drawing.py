@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from fate.boxes.detections import DetectionFrame, class_name
+from fate.boxes.labels import Labels
 from fate.errors import FateError
 from fate.events.events import Events
 
@@ -173,6 +174,25 @@ def draw_frame(
     boxes = np.asarray(frame.boxes).reshape(-1, 4)[kept]
     labels = label_boxes(frame, kept, classes)
     return draw_boxes(picture, boxes, labels=labels, colours=colours, thickness=max(2, factor), scale=factor)
+
+
+def draw_labels(
+    picture: Picture,
+    labels: Labels,
+    factor: int = 1,
+    classes: Sequence[str] | None = None,
+    *,
+    thickness: int = 2,
+    with_scores: bool = False,
+) -> Picture:
+    """Return ``picture``, enlarged by ``factor``, with all boxes of a table, their classes and, if asked for, scores.
+
+    ``classes`` are names of the class ids, by default those of the table.
+    """
+    names = [class_name(each, classes or labels.classes) for each in labels.class_id.tolist()]
+    if with_scores:
+        names = [f"{name} {score:.2f}" for name, score in zip(names, labels.score, strict=True)]
+    return draw_boxes(picture, labels.boxes, labels=names, class_ids=labels.class_id, thickness=thickness, scale=factor)
 
 
 def enlarge(image: Picture, factor: int) -> Picture:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, NamedTuple, SupportsIndex, TypedDict, Unpack
 
@@ -175,6 +175,10 @@ class Labels:
             )
         columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
         return cls.from_unsorted(columns, labelled_us=times, classes=first.classes, sensor=first.sensor)
+
+    def with_boxes(self, boxes: NDArray[np.floating[Any]]) -> Labels:
+        """Return the same rows with other boxes [N, 4] xyxy in pixels."""
+        return replace(self, **dict(zip(("x1", "y1", "x2", "y2"), boxes.T, strict=True)))
 
     def __len__(self) -> int:
         """The number of boxes, N."""

@@ -6,12 +6,12 @@ is a name, or a number: of the lines of ``labels.txt`` beside the file, as CVAT 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fate.boxes.tool_export import Corners, ToolBox, ToolExport
 from fate.errors import FormatError
+from fate.quantities import parse_number
 from fate.text import plural
 
 #: The numbers of classes in MOT text. -1, or no class at all, is a pedestrian: older files hold nothing else.
@@ -92,9 +92,8 @@ def decode(data: bytes, names: Sequence[str] | None) -> ToolExport:
 def _class_name(words: Sequence[str], where: str, names: Sequence[str] | None) -> str:
     """The name of a class; no class column is the class -1."""
     word = words[0] if words else "-1"
-    try:
-        number = float(word)
-    except ValueError:
+    number = parse_number(word)
+    if number is None:
         return word.strip()
     known = MOT_NAMES if names is None else dict(enumerate(names, start=1))
     if number not in known:
@@ -108,11 +107,8 @@ def _class_name(words: Sequence[str], where: str, names: Sequence[str] | None) -
 
 
 def _number(word: str, where: str, name: str) -> float:
-    try:
-        value = float(word)
-    except ValueError:
-        value = math.nan
-    if not abs(value) < 1e9:
+    value = parse_number(word)
+    if value is None or not abs(value) < 1e9:
         raise FormatError(f"{where}: {name} is {word!r:.40}; expected a number ({LINE})")
     return value
 

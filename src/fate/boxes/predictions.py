@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from fate.boxes import coco, npz, prophesee
 from fate.boxes.label_files import naming_errors, read_labels, recognise, times_path
 from fate.boxes.labels import Labels
-from fate.errors import FateError, FormatError
+from fate.errors import FateError, FormatError, list_names
 from fate.files import check_regular, walk_folders
 from fate.json_files import read_json
 from fate.whole_files import write_whole
@@ -38,7 +38,6 @@ from fate.whole_files import write_whole
 MAX_ENTRIES = 100_000
 SUFFIXES = (".npz", ".npy", ".json")
 _ENDINGS = ("_bbox", "_labels", "_predictions", "_detections", "_td")
-_MAX_NAMES = 3  # recordings that a note names
 _NO_EMPTY = "boxes in Prophesee's format do not tell when nothing was found: per minute at rest is of frames with boxes"
 _MARGIN_US = 100_000  # a stream's last window may end this long after the last event: two hops at 20 Hz
 
@@ -224,8 +223,9 @@ def fit_predictions(predictions: Mapping[str, Labels], recordings: Mapping[str, 
         )
     notes = list(getattr(predictions, "notes", ()))
     if unknown:
-        listed = ", ".join(unknown[:_MAX_NAMES]) + (", …" if len(unknown) > _MAX_NAMES else "")
-        notes.append(f"{len(unknown)} recordings that the dataset does not have were left out: {listed}")
+        notes.append(
+            f"{len(unknown)} recordings that the dataset does not have were left out: {list_names(unknown, 3)}"
+        )
     if outside:
         notes.append(f"{outside} times outside the recordings were left out")
     return Predictions(tables, getattr(predictions, "facts", {}), notes)

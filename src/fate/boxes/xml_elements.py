@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from fate.errors import FormatError
+from fate.quantities import parse_number
 
 MAX_DEPTH = 32  # label files have up to eight levels
 
@@ -103,10 +104,7 @@ def parse_xml(data: bytes, expected: str) -> Element:
 
 
 def _number(text: str, name: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
+    value = parse_number(text)
+    if value is None or not math.isfinite(value):
         raise FormatError(f"{name} is {text.strip()[:40]!r}; expected a number; fix it")
     return value

@@ -147,7 +147,7 @@ def _files(
             with args.opened(file, reading) as recording:
                 first, last = args.times_in(recording, *part)
                 detector = load()
-                asked |= _timing(detector, recording.sensor, hz, window)
+                asked |= choose_and_note(detector, recording.sensor, hz, window)
                 from fate.workflows.detect import Look
                 from fate.workflows.detect import detect as run
 
@@ -194,10 +194,10 @@ def _live(
             name = "standard input" if file == "-" else file
             note(f"waiting for events from {name}; Ctrl-C stops, and the results so far are kept")
             source = open_source(file, reading.get("sensor"), reading.get("format"), **opening)
-            asked |= _timing(detector, source.sensor, hz, window, in_time=True)
+            asked |= choose_and_note(detector, source.sensor, hz, window, in_time=True)
         else:
             recording = closing.enter_context(args.opened(file, reading))
-            asked |= _timing(detector, recording.sensor, hz, window, in_time=True)
+            asked |= choose_and_note(detector, recording.sensor, hz, window, in_time=True)
             source = play(recording, asked["hz"], *part_of(recording, *args.times_in(recording, *part)))
 
         def show(frame: Any) -> None:
@@ -212,7 +212,7 @@ def _live(
         raise typer.Exit(SOURCE_FAILED)
 
 
-def _timing(detector: Any, sensor: Any, hz: Any, window: int | None, in_time: bool = False) -> dict[str, Any]:
+def choose_and_note(detector: Any, sensor: Any, hz: Any, window: int | None, in_time: bool = False) -> dict[str, Any]:
     """The rate and the length of windows; a note says how they were chosen."""
     from fate.inference.timing import choose_timing
 

@@ -11,7 +11,7 @@ import typer
 from typer import Option
 
 from fate.cli import arguments as args
-from fate.cli.detect import check_live_source, check_window, load_and_note
+from fate.cli.detect import check_live_source, check_window, choose_and_note, load_and_note
 from fate.cli.device import Device
 from fate.cli.terminal import SOURCE_FAILED, note
 from fate.errors import FateError
@@ -60,12 +60,7 @@ def record(
             opened = play(closing.enter_context(args.opened(source, reading)))
         asked: dict[str, Any] = {}
         if detector is not None:
-            from fate.inference.timing import choose_timing
-
-            timing = choose_timing(detector, opened.sensor, hz, window, in_time=True)
-            asked = {"hz": timing.hz, "window_us": timing.window_us}
-            if timing.reason:
-                note(f"note: {timing.reason}")
+            asked = choose_and_note(detector, opened.sensor, hz, window, in_time=True)
 
         def show(state: Any, frame: Any) -> None:
             if progress is not None:

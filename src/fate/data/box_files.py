@@ -81,22 +81,11 @@ def load_boxes(raw: Labels, name: str, class_map: ClassMap, full: Sensor, downsc
     had_area = (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
     outside = had_area & (clipped[:, 2:] <= clipped[:, :2]).any(axis=1)
     keep = (class_ids >= 0) & ~outside
-    x1, y1, x2, y2 = (clipped[keep] / downscale).astype(np.float32).T
-    small = small_sensor(full, downscale)
-    labels = Labels(
-        clock.convert(raw.t_us[keep]),
-        x1,
-        y1,
-        x2,
-        y2,
-        class_ids[keep],
-        raw.track_id[keep],
-        raw.score[keep],
-        raw.source[keep],
-        labelled_us=np.unique(clock.convert(raw.labelled_us)),
-        classes=class_map.names,
-        sensor=(small.height, small.width),
-    )
+    scaled = (clipped[keep] / downscale).astype(np.float32)
+    others = (column[keep] for column in (class_ids, raw.track_id, raw.score, raw.source))
+    labelled_us, small = np.unique(clock.convert(raw.labelled_us)), small_sensor(full, downscale)
+    columns = (clock.convert(raw.t_us[keep]), *scaled.T, *others)
+    labels = Labels(*columns, labelled_us=labelled_us, classes=class_map.names, sensor=(small.height, small.width))
     beyond &= class_ids >= 0
     return Boxes(labels, int(np.count_nonzero(beyond)), int(np.count_nonzero(beyond & outside)), unknown)
 

@@ -58,7 +58,7 @@ class Timing(NamedTuple):
 
 
 #: From the index of a batch and two numbers in [0, 1) to a timing. The first number is the quantile of the rate, the
-#: second that of the window's length, so that equally spaced quantiles give exact shares; see ``training.curriculum``.
+#: second that of the window's length, so that equally spaced quantiles give exact shares; see ``Curriculum``.
 DrawTiming = Callable[[int, float, float], Timing]
 
 

@@ -53,8 +53,7 @@ class LabelRules:
         )
         if self.max_width_share is not None and split == "train":
             keep &= size[:, 0] <= np.floor(self.max_width_share * width)  # RVT allows whole pixels
-        x1, y1, x2, y2 = (boxes[keep] / downscale).astype(np.float32).T
-        kept = replace(labels.select(keep), x1=x1, y1=y1, x2=x2, y2=y2)
+        kept = labels.select(keep).with_boxes((boxes[keep] / downscale).astype(np.float32))
         emptied = np.isin(kept.labelled_us, labels.t_us) & ~np.isin(kept.labelled_us, kept.t_us)
         return replace(kept, labelled_us=kept.labelled_us[~emptied])
 

@@ -7,7 +7,6 @@ dataset lists every file with its size and SHA-256, so its files can be compared
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,10 +20,9 @@ from fate.data.layout import SPLITS
 from fate.errors import FateError, FormatError
 from fate.events.events import Sensor
 from fate.files import MissingFileError, read_bytes
-from fate.json_files import parse_json
+from fate.json_files import describe_invalid, parse_json, write_json
 from fate.progress import Progress, ignore
 from fate.text import grouped
-from fate.whole_files import write_whole
 
 MANIFEST = "manifest.json"
 SIMULATED = "fate-simulated-dataset"
@@ -46,11 +44,8 @@ class Manifest(NamedTuple):
         try:
             return model.model_validate_json(self.data, strict=True)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))
             raise FormatError(
-                f"{self.path}: is damaged ({where} is {first['input']!r:.60}: {first['msg']}); delete it, and make it"
-                " again"
+                f"{self.path}: is damaged: {describe_invalid(error)}; delete it, and make it again"
             ) from None
 
 
@@ -93,8 +88,7 @@ def _read_manifest(path: Path) -> Manifest | None:
 
 def write_manifest(folder: Path, document: dict[str, Any]) -> None:
     """Write ``manifest.json``; a reader sees the old one or the new one, never half of one."""
-    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
-    write_whole(folder / MANIFEST, f"{text}\n".encode("utf-8", "backslashreplace"))
+    write_json(folder / MANIFEST, document)
 
 
 def _inside(name: str) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -322,18 +322,21 @@ def _open_recordings(described: DatasetFiles, classes: Classes | None) -> Datase
             add(kind, paths, "has no labels; it can be used for detection, not for training")
         usable = replace(paths, labels=None) if label_fault else paths
         recordings.append(_make_recording(described.kind, usable, head, mapped, sensor, scale))
-    findings += _count_published(described.kind, listed)
+    findings += missing_recordings(described.kind, listed, least_share=0.5)
     protocol = public_kind(sensor) or "custom" if is_rvt else described.protocol
     first = recordings[0]
     facts = first.class_map.names, first.sensor, first.downscale, tuple(recordings), described.kind, protocol
     return Dataset(described.name, described.root, *facts, tuple(findings))
 
 
-def _count_published(kind: str, listed: Sequence[RecordingPaths]) -> Iterator[Finding]:
-    """Splits of a public dataset that lack recordings; with less than half of them, a split is meant as a sample."""
+def missing_recordings(
+    kind: str, recordings: Iterable[RecordingPaths | manifests.PreparedRecording], least_share: float = 0.0
+) -> Iterator[Finding]:
+    """Splits of a public dataset that lack recordings; one with less than ``least_share`` of them is a sample."""
+    counts = Counter(each.split for each in recordings)
     for split, number in EXPECTED_RECORDINGS.get(kind, {}).items():
-        there = sum(paths.split == split for paths in listed)
-        if number / 2 <= there < number:
+        there = counts[split]
+        if least_share * number <= there < number:
             yield Finding("missing", f"{split}: {number - there} of {number} published recordings are missing", split)
 
 

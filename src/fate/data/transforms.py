@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -125,8 +125,7 @@ class Transform:
         if self.is_identity:
             return labels
         boxes, keep = self.boxes(labels.boxes)
-        x1, y1, x2, y2 = boxes.T
-        return replace(labels, x1=x1, y1=y1, x2=x2, y2=y2).select(keep)
+        return labels.with_boxes(boxes).select(keep)
 
     def _check_sensor(self, what: str, sensor: Sequence[int]) -> None:
         if tuple(sensor) != tuple(self.sensor):

@@ -18,6 +18,8 @@ from fate.boxes.iou import expand_ranges, iou, xywh_of
 from fate.boxes.labels import Labels, LabelSource
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 #: Lowest IoU of the boxes of one object at neighbouring labelled times, if it has no track.
 MIN_OVERLAP = 0.1

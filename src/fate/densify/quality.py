@@ -19,11 +19,7 @@ from numpy.typing import NDArray
 from fate.boxes.iou import assign_to_truth, pairs_of_groups, xywh_of
 from fate.boxes.iou import iou as iou_of
 from fate.boxes.labels import Labels
-from fate.densify.interpolation import interpolate
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from fate.densify.interpolation import Bools, Floats, Ints, interpolate
 
 #: Lowest IoU of a right label.
 RIGHT = 0.5

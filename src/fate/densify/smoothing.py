@@ -16,10 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from fate.densify.interpolation import Bools, Floats, Ints
 
 #: Smallest width and height whose logarithm is taken, pixels.
 MIN_SIDE = 1e-3

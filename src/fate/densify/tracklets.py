@@ -26,13 +26,10 @@ from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels, LabelSource
 from fate.boxes.tracking import MAX_AGE_US, MIN_OVERLAP, Tracker
-from fate.densify.interpolation import boxes_between, times_between
+from fate.densify.interpolation import Bools, Ints, boxes_between, times_between
 from fate.densify.smoothing import smooth_tracks
 from fate.errors import FateError
 from fate.events.window import WindowGrid
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 #: Lowest score of a label, by class.
 THRESHOLDS: Mapping[str, float] = {"car": 0.6, "pedestrian": 0.3, "two wheeler": 0.3}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,13 +28,12 @@ from fate.evaluation.scores import Scores, evaluate_boxes
 from fate.evaluation.time_to_detection import DenseTruth, DetectionDelays, read_dense_truth, time_to_detection
 from fate.events.window import window_us as hop_of
 from fate.inference.running import Run, predict
-from fate.json_files import finite_number
+from fate.json_files import finite_number, write_json
 from fate.models.detector import Detector
 from fate.progress import Progress, scale
 from fate.rates import CANONICAL_HZ, CANONICAL_US, PAPER_RATES
-from fate.text import format_markdown_table
+from fate.text import format_markdown_table, or_dash
 from fate.text import plural as counted
-from fate.whole_files import write_whole
 
 #: Kinds of datasets that are evaluated as Prophesee's toolbox does it.
 PUBLIC = ("gen1", "1mpx", "rvt")
@@ -161,16 +159,16 @@ class Evaluation:
         scores, run = rate.scores, rate.run
         wrong = scores.false_positives
         percent = [None if (value := scores[name]) is None else 100 * value for name in ("AP50:95", "AP50", "AP75")]
-        cells = [f"{rate.hz:g}", *(_format(value, ".2f") for value in percent)]
-        cells += [_format(self.kept(rate), ".1%"), _format(wrong.per_minute, ".1f")]
-        cells += [_format(wrong.rest_per_minute, ".1f")] if dense else []
+        cells = [f"{rate.hz:g}", *(or_dash(value, ".2f") for value in percent)]
+        cells += [or_dash(self.kept(rate), ".1%"), or_dash(wrong.per_minute, ".1f")]
+        cells += [or_dash(wrong.rest_per_minute, ".1f")] if dense else []
         spent: Mapping[str, float] = {} if run is None else run.ms_per_window()
-        cells += [_format(spent.get(stage), ".2f") for stage in ("load", "encode", "model", "post")]
-        cells.append(_format(None if run is None else run.events_dropped / max(run.events, 1), ".1%"))
+        cells += [or_dash(spent.get(stage), ".2f") for stage in ("load", "encode", "model", "post")]
+        cells.append(or_dash(None if run is None else run.events_dropped / max(run.events, 1), ".1%"))
         if dense:
             delays = rate.delays if rate.delays is not None and len(rate.delays) >= FEWEST_OBJECTS else None
-            cells += [_format(None if delays is None else delays.quantile_ms(share), ".0f") for share in (0.5, 0.9)]
-            cells.append(_format(None if delays is None else delays.missed / len(delays), ".1%"))
+            cells += [or_dash(None if delays is None else delays.quantile_ms(share), ".0f") for share in (0.5, 0.9)]
+            cells.append(or_dash(None if delays is None else delays.missed / len(delays), ".1%"))
         return cells
 
     def to_dict(self) -> dict[str, Any]:
@@ -187,8 +185,7 @@ class Evaluation:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all results as JSON; ``"-"`` is standard output. ``view.evaluation_pictures.draw_rates`` draws them."""
-        text = json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
-        write_whole(path, f"{text}\n".encode("utf-8", "backslashreplace"), text=True)
+        write_json(path, self.to_dict())
 
 
 def evaluate(
@@ -352,8 +349,8 @@ def _dense(recording: LabelledRecording) -> DenseTruth:
     keep = class_ids >= 0
     labels = replace(whole.labels.select(keep), class_id=class_ids[keep], classes=recording.class_map.names)
     if recording.downscale > 1:
-        small = {name: getattr(labels, name) / recording.downscale for name in ("x1", "y1", "x2", "y2")}
-        labels = replace(labels, sensor=(recording.sensor.height, recording.sensor.width), **small)
+        small = labels.with_boxes(labels.boxes / recording.downscale)
+        labels = replace(small, sensor=(recording.sensor.height, recording.sensor.width))
     return DenseTruth(labels, whole.visible[keep])
 
 
@@ -469,7 +466,3 @@ def _write(
     with naming_errors(Path(folder), "a folder for predictions"):
         Path(folder).mkdir(parents=True, exist_ok=True)
     write_npz(Path(folder) / f"{hz:g}hz{part}.npz", predictions, facts)
-
-
-def _format(value: float | None, spec: str) -> str:
-    return "–" if value is None else format(value, spec)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fate.boxes.labels import Labels
-from fate.errors import FateError
+from fate.errors import FateError, list_names
 from fate.evaluation.average_precision import AveragePrecision, average_precision
 from fate.evaluation.calibration import Matches
 from fate.evaluation.error_kinds import ErrorKinds, find_error_kinds
@@ -19,9 +19,7 @@ from fate.evaluation.false_positives import FalsePositives, RestCounter, false_p
 from fate.evaluation.labelled_frames import REASONS, BoxesLike, FrameCounts, Frames, box_table
 from fate.evaluation.protocols import Protocol
 from fate.events.events import Sensor
-from fate.text import plural
-
-_MAX_NAMES = 3  # recordings that a note names
+from fate.text import or_dash, plural
 
 
 @dataclass(frozen=True)
@@ -86,9 +84,9 @@ class Scores:
             rows[name] = (self.by_class[name], counts.truth_by_class[name], counts.predictions_by_class[name])
         table = [head]
         for name, (figures, num_truth, num_predictions) in rows.items():
-            cells = "  ".join(f"{_figure(figures[column]):>14}" for column in columns)
+            cells = "  ".join(f"{or_dash(figures[column], '.6f'):>14}" for column in columns)
             table.append(f"{name:{widest}}  {cells}  {num_truth:>12}  {num_predictions:>12}")
-        recalls = "  ".join(f"{name} {_figure(overall[name])}" for name in overall if name.startswith("AR"))
+        recalls = "  ".join(f"{name} {or_dash(overall[name], '.6f')}" for name in overall if name.startswith("AR"))
         return [
             *self.protocol.lines(),
             "",
@@ -244,13 +242,8 @@ def _notes(
         )
     for meaning, names in missing.items():
         if names:
-            listed = ", ".join(names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
-            notes.append(f"{plural(len(names), 'recording')} {meaning}: {listed}")
+            notes.append(f"{plural(len(names), 'recording')} {meaning}: {list_names(names, 3)}")
     return tuple(notes)
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.6f}"
 
 
 def _dropped(given: int, dropped: Mapping[str, int]) -> str:

@@ -72,8 +72,7 @@ class BackgroundActivity(EventFilter):
         super().__init__(sensor)
 
     def keep(self, events: Events) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = _supported(events.t_us, events.x, events.y, self.support_us, self._last)
-        return found
+        return _supported(events.t_us, events.x, events.y, self.support_us, self._last)
 
     def reset(self) -> None:
         height, width = self.sensor
@@ -88,8 +87,7 @@ class RefractoryPeriod(EventFilter):
         super().__init__(sensor)
 
     def keep(self, events: Events) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = _rested(events.t_us, events.x, events.y, self.period_us, self._last)
-        return found
+        return _rested(events.t_us, events.x, events.y, self.period_us, self._last)
 
     def reset(self) -> None:
         self._last = np.full(self.sensor, NEVER, np.int64)
@@ -150,10 +148,9 @@ class FlickerBand(EventFilter):
 
     def keep(self, events: Events) -> NDArray[np.bool_]:
         shortest, longest = round(1e6 / self.high_hz), round(1e6 / self.low_hz)
-        found: NDArray[np.bool_] = _steady(
+        return _steady(
             events.t_us, events.x, events.y, events.p, shortest, longest, self._began, self._periods, self._polarity
         )
-        return found
 
     def reset(self) -> None:
         self._began = np.full(self.sensor, NEVER, np.int64)  # start of the current period
@@ -175,8 +172,7 @@ class RegionOfInterest(EventFilter):
 
     def keep(self, events: Events) -> NDArray[np.bool_]:
         x1, y1, x2, y2 = self.region
-        inside: NDArray[np.bool_] = (events.x >= x1) & (events.x < x2) & (events.y >= y1) & (events.y < y2)
-        return inside
+        return np.asarray((events.x >= x1) & (events.x < x2) & (events.y >= y1) & (events.y < y2))
 
 
 class RateLimit(EventFilter):
@@ -193,8 +189,7 @@ class RateLimit(EventFilter):
         super().__init__(sensor)
 
     def keep(self, events: Events) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = _thinned(events.t_us, RATE_INTERVAL_US, self.most, self._state)
-        return found
+        return _thinned(events.t_us, RATE_INTERVAL_US, self.most, self._state)
 
     def reset(self) -> None:
         self._state = np.zeros(5, np.int64)
@@ -314,7 +309,7 @@ def _checked_duration(us: int) -> int:
 
 
 @compiled
-def _supported(t_us: Any, x: Any, y: Any, support_us: int, last: Any) -> Any:
+def _supported(t_us: Any, x: Any, y: Any, support_us: int, last: Any) -> NDArray[np.bool_]:
     """[E] bool: whether a neighbour had an event; ``last`` [H + 2, W + 2] has a border, so pixel (0, 0) is (1, 1)."""
     keep = np.zeros(len(t_us), np.bool_)
     for index in range(len(t_us)):
@@ -334,7 +329,7 @@ def _supported(t_us: Any, x: Any, y: Any, support_us: int, last: Any) -> Any:
 
 
 @compiled
-def _rested(t_us: Any, x: Any, y: Any, period_us: int, last: Any) -> Any:
+def _rested(t_us: Any, x: Any, y: Any, period_us: int, last: Any) -> NDArray[np.bool_]:
     """[E] bool: whether the last kept event of the pixel, whose time is in ``last`` [H, W], is old enough."""
     keep = np.zeros(len(t_us), np.bool_)
     for index in range(len(t_us)):
@@ -347,7 +342,7 @@ def _rested(t_us: Any, x: Any, y: Any, period_us: int, last: Any) -> Any:
 @compiled
 def _steady(
     t_us: Any, x: Any, y: Any, p: Any, shortest: int, longest: int, began: Any, periods: Any, polarity: Any
-) -> Any:
+) -> NDArray[np.bool_]:
     """[E] bool: whether the pixel does not flicker; a period in the band lasts ``shortest`` to ``longest`` µs."""
     keep = np.zeros(len(t_us), np.bool_)
     for index in range(len(t_us)):
@@ -365,7 +360,7 @@ def _steady(
 
 
 @compiled
-def _thinned(t_us: Any, interval_us: int, most: int, state: Any) -> Any:
+def _thinned(t_us: Any, interval_us: int, most: int, state: Any) -> NDArray[np.bool_]:
     """[E] bool: at most ``most`` events of an interval.
 
     ``state`` has the number of the interval, its events and kept events, the events of the interval before, and a sum

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import NamedTuple, Unpack
 
 from fate.errors import FateError, warn
 from fate.events.filters import EventFilters
-from fate.formats.opening import OpenOptions, open_recording
+from fate.formats.opening import OpenOptions, as_recording
 from fate.formats.recording import Recording
 from fate.formats.saving import open_writer
 from fate.progress import Progress
@@ -50,8 +49,7 @@ def convert(
         progress: called with (events read, events in all).
         options: as for :func:`fate.open_recording`.
     """
-    opened = nullcontext(source) if isinstance(source, Recording) else open_recording(source, **options)
-    with opened as recording:
+    with as_recording(source, **options) as recording:
         if os.path.exists(target) and os.path.samefile(recording.path, target):
             raise FateError(f"{target}: is the recording to convert; give another name for the copy")
         first, last = recording.start_us, recording.end_us

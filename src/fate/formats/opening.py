@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -28,7 +29,7 @@ FORMATS: dict[str, tuple[str, str, str]] = {
     "hdf5": ("hdf5.events", "open_hdf5", ""),
     "aedat2": ("inivation.aedat2", "open_aedat2", "Aedat2Decoder"),
     "aedat3": ("inivation.aedat3", "open_aedat3", "Aedat3Decoder"),
-    "aedat4": ("inivation.aedat4", "open_aedat4", ""),
+    "aedat4": ("inivation.aedat4", "Aedat4Source", ""),
     "es": ("others.event_stream", "open_event_stream", "EventStreamDecoder"),
     "bin": ("others.atis_bin", "open_atis_bin", "AtisBinDecoder"),
     "npy": ("tables.arrays", "open_npy", ""),
@@ -93,6 +94,13 @@ def open_recording(path: str | os.PathLike[str], **options: Unpack[OpenOptions])
     """
     given: dict[str, Any] = {**options}
     return _open(Path(path), Options(**given))
+
+
+def as_recording(
+    source: str | os.PathLike[str] | Recording, **options: Unpack[OpenOptions]
+) -> AbstractContextManager[Recording]:
+    """A recording for a ``with`` block, which closes a file that is opened for it, and not a recording that is open."""
+    return nullcontext(source) if isinstance(source, Recording) else open_recording(source, **options)
 
 
 def _open(path: Path, options: Options) -> Recording:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, Unpack
 
@@ -12,7 +11,7 @@ import numpy as np
 from fate.compiled import compiled
 from fate.events.events import Events
 from fate.formats.decoder import NO_TIME
-from fate.formats.opening import OpenOptions, open_recording
+from fate.formats.opening import OpenOptions, as_recording
 from fate.formats.recording import Recording
 from fate.progress import Progress
 
@@ -58,8 +57,7 @@ def info(
         progress: called with (events done, events in all).
         options: as for :func:`fate.open_recording`.
     """
-    opened = nullcontext(path) if isinstance(path, Recording) else open_recording(path, **options)
-    with opened as recording:
+    with as_recording(path, **options) as recording:
         index, sensor = recording.index(), recording.sensor
         tally = index.tally
         duration = max(0, recording.end_us - recording.start_us) / 1e6

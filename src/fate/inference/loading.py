@@ -69,14 +69,15 @@ def means_a_model(what: Model) -> bool:
 
 
 def load_detector(
-    name_or_path: str | PathLike[str] | Detector,
+    name_or_path: Model,
     device: str | torch.device = "cpu",
     precision: Precision | None = None,
 ) -> StreamingDetector:
     """Load a trained detector.
 
     Args:
-        name_or_path: a name whose weights come with the package, a ``.safetensors`` file, or a detector.
+        name_or_path: a name whose weights come with the package, a ``.safetensors`` file, or a detector; what this
+            function has returned is returned as it is.
         device: "cpu" or "cuda".
         precision: of matrix products: "float32", or on a GPU "tf32" or "bfloat16"; None for the device's default.
 
@@ -87,6 +88,8 @@ def load_detector(
     """
     from fate.inference.stream import StreamingDetector  # noqa: PLC0415  (torch takes seconds to load)
 
+    if isinstance(name_or_path, StreamingDetector):
+        return name_or_path
     if not isinstance(name_or_path, str | PathLike):
         return StreamingDetector(name_or_path, device, precision)
     given = fspath(name_or_path)

@@ -9,33 +9,35 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fate.boxes.labels import Labels
 from fate.data import manifests
 from fate.data.box_files import Clock, box_file_fault, load_boxes, read_box_file
-from fate.data.class_maps import EXPECTED_RECORDINGS, PUBLIC, class_map, public_kind
+from fate.data.class_maps import PUBLIC, class_map, public_kind
+from fate.data.compact_files import BYTES_PER_EVENT, compact_path, write_compact
 from fate.data.findings import LACKING, Finding, box_findings, sentences
-from fate.data.labelled_recording import EventOptions, check_recording, read_head
+from fate.data.labelled_recording import EventOptions, LabelledRecording, check_recording, read_head
 from fate.data.layout import RecordingPaths, find_recordings
 from fate.data.manifests import FileState, PreparedRecording
-from fate.data.opening import find_lonely_labels
+from fate.data.opening import find_lonely_labels, missing_recordings, open_prepared
 from fate.data.rvt_layout import LABELS, find_sequences, open_sequence
 from fate.errors import FateError, FateWarning, MissingDependencyError
 from fate.events.events import Sensor
 from fate.files import open_regular
 from fate.formats.recording import describe_tail
-from fate.inspection.compacting import write_compact_files
 from fate.inspection.label_statistics import find_mismatches, label_statistics
 from fate.json_files import whole_number
 from fate.progress import Progress, ignore
@@ -198,23 +200,14 @@ class _Run:
                     state = FileState(bytes=found.st_size, mtime_ns=found.st_mtime_ns)
                     files[path.relative_to(self.root).as_posix()] = state
         sizes = {name: sum(state.bytes for state in files.values()) for name, files in states.items()}
-        total, finished, saved = sum(sizes.values()), 0, time.monotonic()
-        with ThreadPoolExecutor(threads) as pool:
-            waiting = {pool.submit(self._one, paths, states[paths.name]): paths.name for paths in recordings}
-            try:
-                for future in as_completed(waiting):
-                    name = waiting[future]
-                    self.done[name] = future.result()
-                    finished += sizes[name]
-                    progress(finished, max(total, 1))
-                    if time.monotonic() - saved > SAVE_EVERY_S:
-                        manifests.write_manifest(self.home, self.document(finished=False))
-                        saved = time.monotonic()
-            except BaseException:
-                pool.shutdown(wait=True, cancel_futures=True)
-                manifests.write_manifest(self.home, self.document(finished=False))
-                raise
-        manifests.write_manifest(self.home, self.document(finished=True))
+        jobs = {paths.name: partial(self._one, paths, states[paths.name]) for paths in recordings}
+        save = partial(self._save, finished=False)
+        for name, entry in _run_in_threads(jobs, sizes, threads, save, progress):
+            self.done[name] = entry
+        self._save(finished=True)
+
+    def _save(self, finished: bool) -> None:
+        manifests.write_manifest(self.home, self.document(finished))
 
     def _one(self, paths: RecordingPaths, states: dict[str, FileState]) -> PreparedRecording:
         """The entry of a recording: that of an earlier run if nothing has changed since."""
@@ -291,16 +284,48 @@ class _Run:
 
     def _missing(self, totals: dict[str, Any]) -> Iterator[Finding]:
         """Published recordings that are missing."""
-        for split, number in EXPECTED_RECORDINGS.get(self.kind, {}).items():
-            there = totals.get(split, {"recordings": 0})["recordings"]
-            if there < number:
-                yield Finding(
-                    "missing", f"{split}: {number - there} of {number} published recordings are missing", split
-                )
+        yield from missing_recordings(self.kind, self.done.values())
         hours = EXPECTED_HOURS.get(self.kind)
         if hours is not None and totals["all"]["seconds"] < 3600 * (hours - 0.05):
             there = totals["all"]["seconds"] / 3600
             yield Finding("missing", f"{there:.2f} of {hours} published hours are here; the rest is missing")
+
+
+Result = TypeVar("Result")
+
+
+def _run_in_threads(
+    jobs: Mapping[str, Callable[[], Result]],
+    sizes: Mapping[str, int],
+    threads: int,
+    save: Callable[[], None],
+    progress: Progress,
+) -> Iterator[tuple[str, Result]]:
+    """Run jobs in threads, and yield the name and the result of each as soon as it is done.
+
+    Args:
+        jobs: by name.
+        sizes: the work of each job, for ``progress``, which is called with the work that is done and the total.
+        threads: jobs that run in parallel.
+        save: called from time to time, and if a job fails or the run is stopped.
+        progress: called after each job.
+    """
+    done, total, saved = 0, max(sum(sizes.values()), 1), time.monotonic()
+    with ThreadPoolExecutor(threads) as pool:
+        waiting = {pool.submit(job): name for name, job in jobs.items()}
+        try:
+            for future in as_completed(waiting):
+                name = waiting[future]
+                yield name, future.result()
+                done += sizes[name]
+                progress(done, total)
+                if time.monotonic() - saved > SAVE_EVERY_S:
+                    save()
+                    saved = time.monotonic()
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            save()
+            raise
 
 
 def _relative(root: Path, home: Path) -> str:
@@ -440,3 +465,48 @@ def recording_files(paths: RecordingPaths, kind: str) -> list[Path]:
     elif labels is not None:
         others.append(labels.with_name(f"{labels.stem}_times.npy"))
     return [paths.events, *(path for path in others if path and path.is_file())]
+
+
+# ---- compact files: events at the resolution of training, four bytes each ---------------------------------------
+
+
+def write_compact_files(home: Path, threads: int, progress: Progress) -> dict[str, Any]:
+    """Write the compact file of each usable recording that has none, and enter it in the manifest, which is returned.
+
+    Args:
+        home: folder of the manifest.
+        threads: recordings that are written in parallel.
+        progress: called with the number of events that are written, and the total.
+    """
+    manifest = manifests.find_manifest(home)
+    if manifest is None:
+        raise FateError(f"{home}: has no manifest; run fate prepare first")
+    content = manifest.parse(manifests.PreparedDataset)
+    entries = {entry.name: entry for entry in content.recordings}
+    missing = [each for each in open_prepared(manifest).recordings if each.compact_file is None]
+    sizes = {each.name: each.num_events for each in missing}
+    needed, free = BYTES_PER_EVENT * sum(sizes.values()), shutil.disk_usage(home).free
+    if needed > free:
+        raise FateError(
+            f"{home}: its disk has {free / 1e9:.1f} GB left, and the compact files need {needed / 1e9:.1f} GB; make"
+            " room, or choose another folder. The dataset itself can be used without them"
+        )
+    progress(0, max(sum(sizes.values()), 1))
+
+    def save() -> None:
+        manifests.write_manifest(home, content.to_dict())
+
+    jobs = {each.name: partial(_write_compact, home, each) for each in missing}
+    for name, num_bytes in _run_in_threads(jobs, sizes, threads, save, progress):
+        entries[name].compact_bytes = num_bytes
+    save()
+    return content.to_dict()
+
+
+def _write_compact(home: Path, recording: LabelledRecording) -> int:
+    """Write one compact file, and return its size in bytes."""
+    path = compact_path(home, recording.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with recording.open() as reader:
+        write_compact(path, reader.read, recording.sensor, *recording.span)
+    return path.stat().st_size

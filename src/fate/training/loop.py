@@ -38,7 +38,7 @@ from fate.inference.loading import find_weights, load_trained
 from fate.inference.running import check_histograms
 from fate.models.checkpoints import check_entries, read_card
 from fate.models.detector import Detector
-from fate.models.zoo import build_model
+from fate.models.zoo import build_model, rebuild
 from fate.processes import KILL_SIGNAL, own_rank
 from fate.progress import Progress
 from fate.threads import limit_threads
@@ -47,7 +47,6 @@ from fate.training.loggers import Loggers, check_loggers
 from fate.training.run_directory import RunDirectory
 from fate.training.several_processes import check_processes
 from fate.training.strategies import STRATEGIES, Strategy
-from fate.training.transfer import transfer
 
 if TYPE_CHECKING:
     from fate.training.callbacks import DrawCurves, DrawSamples
@@ -387,3 +386,28 @@ def _device(config: TrainConfig) -> str:
     memory = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
     torch.cuda.set_per_process_memory_fraction(1 - LIBRARIES_GB * 1e9 / memory)
     return "cuda"
+
+
+def transfer(given: Detector, detector: Detector) -> None:
+    """Load the weights of a detector of other classes or of another sensor.
+
+    Layers that belong to a class get the rows of classes with the same name; their other rows stay as they are.
+    """
+    theirs, ours = given.state_dict(), detector.state_dict()
+    wider = rebuild({**given.description, "classes": [*given.classes, "one more"]}).state_dict()
+    of_classes = {name for name, value in theirs.items() if wider[name].shape != value.shape}
+    rows = {plain(name): row for row, name in enumerate(given.classes)}
+    pairs = [(row, rows[plain(name)]) for row, name in enumerate(detector.classes) if plain(name) in rows]
+    same = {name for name, value in ours.items() if name in theirs and theirs[name].shape == value.shape}
+    misfits = sorted(ours.keys() - of_classes - same)
+    if misfits:
+        raise FateError(
+            f"{len(misfits)} layers of the detector do not fit the weights, such as {misfits[0]}; give the model,"
+            " encoder and options of the weights"
+        )
+    for name, value in ours.items():
+        if name not in of_classes:
+            value.copy_(theirs[name])
+        else:
+            for row, source in pairs:
+                value[row] = theirs[name][source]

@@ -31,7 +31,7 @@ import numpy as np
 
 from fate.boxes.dense_labels import SAME, open_dense_labels
 from fate.errors import FateError, warn
-from fate.json_files import read_object
+from fate.json_files import read_object, write_json
 from fate.processes import lock_file
 from fate.training.config import EXACT, TrainConfig, read_config
 from fate.version import full_version, git_hash
@@ -88,7 +88,7 @@ class RunDirectory:
                     f"{self.folder}: this run was begun on other data ({before.get('recordings')} recordings, hash"
                     f" {before.get('hash')}; now {content['recordings']}, {content['hash']}); choose another out=DIR"
                 )
-        write_whole(known, json.dumps(content, indent=1).encode())
+        write_json(known, content)
         import torch  # noqa: PLC0415  (it takes seconds to load)
 
         environment = {
@@ -102,7 +102,7 @@ class RunDirectory:
             "fingerprint": config.fingerprint(),
             "started": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
-        write_whole(self.folder / "environment.json", json.dumps(environment, indent=1).encode())
+        write_json(self.folder / "environment.json", environment)
 
     def saved_step(self) -> int:
         """The step of ``last.ckpt``; the whole file is checked first."""

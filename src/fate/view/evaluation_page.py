@@ -8,10 +8,11 @@ from typing import Any
 
 from fate.data.dataset import Dataset
 from fate.errors import FateError
-from fate.evaluation.error_kinds import KINDS, MATCH_IOU, ErrorKinds
+from fate.evaluation.error_kinds import KINDS, ErrorKinds
 from fate.evaluation.evaluate import AtRate, Evaluation
-from fate.view.evaluation_pictures import sample_pictures
-from fate.view.page import draw_plot, log_axis, picture_address, write_page
+from fate.text import or_dash
+from fate.view.evaluation_pictures import plot_recall, sample_pictures
+from fate.view.page import draw_plot, log_axis, percent, picture_address, write_page
 
 METRICS = ("AP50:95", "AP50", "AP75")
 
@@ -37,7 +38,7 @@ def write_evaluation_page(evaluation: Evaluation, dataset: Dataset, path: str | 
     ]
     plots = [
         (draw_plot(_plot_accuracy, evaluation.rates), "Accuracy over rate, in %."),
-        (draw_plot(_plot_recall, evaluation.rates), "Precision over recall at IoU 0.5, mean of classes, in %."),
+        (draw_plot(plot_recall, evaluation.rates), "Precision over recall at IoU 0.5, mean of classes, in %."),
         (draw_plot(_plot_gain, evaluation.rates), "Points of AP50 that repairing each kind of error would gain."),
     ]
     samples = [
@@ -61,20 +62,15 @@ def _errors_of(at: AtRate) -> ErrorKinds:
     return at.scores.errors
 
 
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}"
-
-
 def _rate_row(evaluation: Evaluation, at: AtRate) -> list[str]:
-    wrong = at.scores.false_positives.per_minute
-    figures = [_percent(at.scores[metric]) for metric in METRICS]
-    return [f"{at.hz:g}", *figures, _percent(evaluation.kept(at)), "–" if wrong is None else f"{wrong:.1f}"]
+    figures = [*(at.scores[metric] for metric in METRICS), evaluation.kept(at)]
+    return [f"{at.hz:g}", *map(percent, figures), or_dash(at.scores.false_positives.per_minute, ".1f")]
 
 
 def _class_rows(at: AtRate) -> list[list[str]]:
     counts = at.scores.counts
     return [
-        [name, *(_percent(figures[metric]) for metric in METRICS), str(counts.truth_by_class[name])]
+        [name, *(percent(figures[metric]) for metric in METRICS), str(counts.truth_by_class[name])]
         for name, figures in at.scores.by_class.items()
     ]
 
@@ -111,15 +107,6 @@ def _plot_accuracy(axes: Any, rates: Sequence[AtRate]) -> None:
     log_axis(axes.xaxis)
     axes.set(xlabel="rate in Hz", ylabel="%", ylim=(0, None))
     axes.set_xticks(hz, [f"{rate:g}" for rate in hz])
-
-
-def _plot_recall(axes: Any, rates: Sequence[AtRate]) -> None:
-    for at in rates:
-        curves = list(at.scores.average_precision.curves.values())
-        if curves:
-            mean = sum(curve.at(MATCH_IOU) for curve in curves) / len(curves)
-            axes.plot(100 * curves[0].recall, 100 * mean, label=f"{at.hz:g} Hz")
-    axes.set(xlabel="recall in %", ylabel="precision in %", ylim=(0, 102))
 
 
 def _plot_gain(axes: Any, rates: Sequence[AtRate]) -> None:

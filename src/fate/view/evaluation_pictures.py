@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from fate.boxes.drawing import Picture, draw_boxes, draw_events, enlargement, side_by_side
-from fate.boxes.labels import Labels
+from fate.boxes.drawing import Picture, draw_events, draw_labels, enlargement, side_by_side
 from fate.data.dataset import Dataset
 from fate.data.rvt_layout import RvtSequence
+from fate.evaluation.error_kinds import MATCH_IOU
 from fate.evaluation.evaluate import AtRate, Evaluation
 from fate.events.events import Events
 from fate.rates import CANONICAL_US
-from fate.view.page import new_figure, write_figure
+from fate.view.page import new_figure, rate_axis, write_figure
 from fate.whole_files import find_target
 
 #: Distinct with red-green blindness too (Okabe and Ito).
@@ -44,22 +45,27 @@ def draw_rates(evaluation: Evaluation, path: str | Path) -> None:
         left.plot(rates, percent, "o-", color=colour, label=metric)
         left.annotate(f"{percent[-1]:.1f}", (rates[-1], percent[-1]), (6, 0), textcoords="offset points", va="center",
                       color=colour, fontsize=9)  # fmt: skip
-    left.set_xscale("log")
-    left.set_xticks(rates, [f"{rate:g}" for rate in rates])
-    left.minorticks_off()
+    rate_axis(left, rates)
     left.margins(x=0.12)
     left.set(xlabel="rate in Hz (window = 1 / rate)", ylabel="%", title="accuracy", ylim=(0, None))
-    for rate, colour in zip(evaluation.rates, COLOURS * 9, strict=False):
-        curves = list(rate.scores.average_precision.curves.values())
-        if curves:
-            mean = sum(curve.at(0.5) for curve in curves) / len(curves)
-            right.plot(100 * curves[0].recall, 100 * mean, color=colour, label=f"{rate.hz:g} Hz")
-    right.set(xlabel="recall in %", ylabel="precision in %", title="at IoU 0.5, mean of classes", ylim=(0, 102))
+    right.set_prop_cycle(color=COLOURS)
+    plot_recall(right, evaluation.rates)
+    right.set_title("at IoU 0.5, mean of classes")
     for axes in (left, right):
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)
     figure.suptitle(f"{evaluation.what} on {evaluation.dataset}, protocol {evaluation.protocol.name}", fontsize=11)
     write_figure(figure, path, dpi=150)
+
+
+def plot_recall(axes: Any, rates: Sequence[AtRate]) -> None:
+    """Draw precision over recall at IoU 0.5, the mean of all classes, a line for each rate."""
+    for at in rates:
+        curves = list(at.scores.average_precision.curves.values())
+        if curves:
+            mean = sum(curve.at(MATCH_IOU) for curve in curves) / len(curves)
+            axes.plot(100 * curves[0].recall, 100 * mean, label=f"{at.hz:g} Hz")
+    axes.set(xlabel="recall in %", ylabel="precision in %", ylim=(0, 102))
 
 
 def draw_samples(at: AtRate, dataset: Dataset, path: Path) -> None:
@@ -87,8 +93,11 @@ def sample_pictures(at: AtRate, dataset: Dataset) -> list[tuple[str, Picture]]:
         near = known_us[np.argmin(np.abs(known_us - time))] if len(known_us) else None
         factor = enlargement(recording.sensor)
         picture = draw_events(_events_before(recording, time), factor=factor)
-        truth = _boxed(picture, labels.at(time), dataset, factor, with_scores=False)
-        found = picture if near is None else _boxed(picture, predicted.at(int(near)), dataset, factor, with_scores=True)
+        truth, found = draw_labels(picture, labels.at(time), factor, dataset.classes), picture
+        if near is not None:
+            boxes = predicted.at(int(near))
+            strong = boxes.select(boxes.score >= THRESHOLD)
+            found = draw_labels(picture, strong, factor, dataset.classes, with_scores=True)
         captions = [f"{recording.name} at {time / 1e6:.2f} s: labels", f"found at {at.hz:g} Hz"]
         rows.append((recording.name, side_by_side([truth, found], captions)))
     return rows
@@ -107,11 +116,3 @@ def _events_before(recording: Any, time_us: int) -> Events:
     off, on = images[-1].reshape(2, -1, *sensor).sum(axis=1, dtype=np.int64)
     y, x = np.nonzero(off + on)
     return Events(np.full(len(x), time_us - 1), x, y, (on > off)[y, x], sensor)
-
-
-def _boxed(picture: Picture, boxes: Labels, dataset: Dataset, factor: int, with_scores: bool) -> Picture:
-    chosen = np.flatnonzero(boxes.score >= THRESHOLD)
-    names = [dataset.classes[number] for number in boxes.class_id[chosen]]
-    texts = [f"{name} {score:.2f}" for name, score in zip(names, boxes.score[chosen], strict=True)]
-    return draw_boxes(picture, boxes.boxes[chosen], labels=texts if with_scores else names,
-                      class_ids=boxes.class_id[chosen].tolist(), scale=factor)  # fmt: skip

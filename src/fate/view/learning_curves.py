@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from fate.training.run_directory import read_metrics
-from fate.view.page import PLOT_COLOURS, draw_plot, new_figure, picture_address, write_figure, write_page
+from fate.view.page import PLOT_COLOURS, draw_plot, new_figure, percent, picture_address, write_figure, write_page
 
 Line = Mapping[str, Any]
 #: Numbers of a line that are not terms of the loss.
@@ -59,11 +59,8 @@ def draw_curves(run: Path) -> None:
 
 
 def _validation_rows(validations: Sequence[Line]) -> list[list[str]]:
-    def cell(value: float | None) -> str:
-        return "–" if value is None else f"{100 * value:.1f}"
-
     return [
-        [str(line["step"]), hz, *map(cell, figures.values()), "best so far" if line["is_best"] else ""]
+        [str(line["step"]), hz, *map(percent, figures.values()), "best so far" if line["is_best"] else ""]
         for line in reversed(validations)
         for hz, figures in line["validation"].items()
     ]

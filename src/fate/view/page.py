@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fate.errors import FateError
-from fate.text import encodable
+from fate.text import encodable, or_dash
 from fate.whole_files import write_whole
 
 if TYPE_CHECKING:
@@ -118,6 +118,18 @@ def draw_plot(draw: Callable[..., None], *arguments: Any) -> str:
 def write_figure(figure: Figure, path: str | os.PathLike[str], dpi: int) -> None:
     """Write a matplotlib figure as a PNG file; if that fails, an earlier file stays as it was."""
     write_whole(path, _png_of_plot(figure, dpi=dpi))
+
+
+def percent(share: float | None) -> str:
+    """A share in percent, as tables of pages have it; a dash if it is not known."""
+    return or_dash(None if share is None else 100 * share, ".1f")
+
+
+def rate_axis(axes: Any, rates: Sequence[float]) -> None:
+    """Make the x axis logarithmic, with these rates in Hz as its only marks."""
+    axes.set_xscale("log")
+    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    axes.minorticks_off()
 
 
 def log_axis(axis: Any, subs: tuple[int, ...] = (1, 2, 5)) -> None:

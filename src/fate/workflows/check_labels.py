@@ -11,7 +11,6 @@ labels were tracked through those very boxes, and downwards for objects that mov
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -36,11 +35,12 @@ from fate.densify.quality import Quality
 from fate.densify.sweep import streams_of
 from fate.errors import FateError
 from fate.evaluation.protocols import named_protocol
+from fate.json_files import write_json
 from fate.progress import Progress, scale
 from fate.text import format_markdown_table, plural
 from fate.view.evaluation_pictures import COLOURS
-from fate.view.page import new_figure, write_figure
-from fate.whole_files import find_target, write_whole
+from fate.view.page import new_figure, rate_axis, write_figure
+from fate.whole_files import find_target
 
 Curves = dict[str, dict[str, list[float | None]]]
 
@@ -107,8 +107,7 @@ class LabelCheck:
 
         No picture is written for standard output (``"-"``) or a device.
         """
-        text = json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
-        write_whole(path, f"{text}\n".encode("utf-8", "backslashreplace"), text=True)
+        write_json(path, self.to_dict())
         if find_target(path, text=True).kind == "file":
             draw_check(self, Path(path).with_suffix(".png"))
 
@@ -262,9 +261,7 @@ def draw_check(check: LabelCheck, path: str | Path) -> None:
         recalls.set(
             xlabel="recall", ylabel="precision", title=f"{name}: one point a rate", ylim=(0, 1.02), xlim=(0, 1.02)
         )
-        rates.set_xscale("log")
-        rates.set_xticks(hz, [f"{rate:g}" for rate in hz])
-        rates.minorticks_off()
+        rate_axis(rates, hz)
         rates.set(xlabel="rate in Hz", ylabel="share", title=f"{name}: labels", ylim=(0, 1.02))
         scores.legend(frameon=False)
         recalls.legend(frameon=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from itertools import product
@@ -12,24 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-from fate.boxes.drawing import draw_boxes, draw_events, enlargement, label_boxes, side_by_side
+from fate.boxes.drawing import Picture, draw_events, draw_frame, draw_labels, enlargement, side_by_side
 from fate.boxes.label_files import read_labels
 from fate.boxes.labels import Labels
 from fate.errors import FateError
-from fate.formats.opening import open_recording
+from fate.formats.opening import as_recording
 from fate.formats.recording import Recording
 from fate.inference.loading import Model, load_detector
 from fate.inference.stream import StreamingDetector, part_of
-from fate.inference.stream_types import StreamFrame
 from fate.progress import Progress, name_part
 from fate.view.rendering import render_comparison
 from fate.whole_files import find_target, write_whole
 from fate.workflows.detect import Detected, Look, detect
-
-Picture = NDArray[np.uint8]
 
 #: Number of rows of a picture if no times are given.
 ROWS = 3
@@ -86,12 +81,11 @@ def compare(
     target, shown = Path(save), look or Look()
     _check_request(target, models, hz, for_picture=bool(times_us) or labels is not None)
     find_target(target)
-    detectors = [model if isinstance(model, StreamingDetector) else load_detector(model, device) for model in models]
+    detectors = [load_detector(model, device) for model in models]
     classes = _shared_classes(detectors)
     pairs = list(product(zip(detectors, _names(models, detectors), strict=True), hz))
     runs: dict[str, Detected] = {}
-    opened = nullcontext(file) if isinstance(file, Recording) else open_recording(file, **(open_options or {}))
-    with opened as recording:
+    with as_recording(file, **(open_options or {})) as recording:
         recording.refuse_empty()
         first, last = part_of(recording, start_us, end_us)
         times = _row_times(recording, first, last, times_us)
@@ -185,18 +179,13 @@ def _draw_row(
     pictures, captions = [], []
     if truth is not None:
         boxes = _labels_near(truth, time_us)
-        pictures.append(picture if boxes is None else _draw_labels(picture, boxes, classes, factor))
+        pictures.append(picture if boxes is None else draw_labels(picture, boxes, factor, classes))
         captions.append(f"{time_us / 1e6:.2f} s: {'no ' if boxes is None else ''}labels")
     for caption, run in runs.items():
         known = [frame for frame in run.frames if frame.t_us <= time_us]
-        pictures.append(_draw_frame(picture, known[-1], classes, factor) if known else picture)
+        pictures.append(draw_frame(picture, known[-1], factor, classes=classes) if known else picture)
         captions.append(caption if captions else f"{time_us / 1e6:.2f} s: {caption}")
     return side_by_side(pictures, captions)
-
-
-def _draw_frame(picture: Picture, frame: StreamFrame, classes: Sequence[str], factor: int) -> Picture:
-    texts = label_boxes(frame, np.arange(len(frame.boxes)), classes)
-    return draw_boxes(picture, frame.boxes, labels=texts, class_ids=np.asarray(frame.class_ids), scale=factor)
 
 
 def _labels_near(truth: Labels, time_us: int) -> Labels | None:
@@ -206,8 +195,3 @@ def _labels_near(truth: Labels, time_us: int) -> Labels | None:
         return None
     nearest = int(known[np.argmin(np.abs(known - time_us))])
     return truth.at(nearest) if abs(nearest - time_us) <= NEAREST_LABEL_US else None
-
-
-def _draw_labels(picture: Picture, boxes: Labels, classes: Sequence[str], factor: int) -> Picture:
-    names = [classes[number] for number in boxes.class_id]
-    return draw_boxes(picture, boxes.boxes, labels=names, class_ids=boxes.class_id, scale=factor)

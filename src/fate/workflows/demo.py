@@ -14,7 +14,6 @@ import torch
 from fate.data.opening import open_dataset
 from fate.formats.opening import open_recording
 from fate.inference.loading import DEFAULT_DETECTOR, FASTEST_ON_A_CPU, Model, load_detector
-from fate.inference.stream import StreamingDetector
 from fate.progress import Progress, name_part
 from fate.text import duration, plural, significant
 from fate.view.rendering import render_comparison
@@ -90,7 +89,7 @@ def demo(
         device: cpu or cuda.
         progress: called with the work done, all of it, a short line and the name of the part.
     """
-    detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)
+    detector = load_detector(model, device)
     target = Path(folder)
     drives = target / f"drive-{seed}-{seconds:g}s"  # each seed has its own folder
     simulate(

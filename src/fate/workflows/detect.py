@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from fate.boxes.detection_files import DetectionFiles, DetectionLog
 from fate.events.filters import check_filters
-from fate.formats.opening import open_recording
+from fate.formats.opening import as_recording
 from fate.formats.recording import Recording
 from fate.inference.live import LiveStream
 from fate.inference.loading import DEFAULT_DETECTOR, Model, load_detector
@@ -177,9 +177,8 @@ def detect(
         "filters": filters,
     }  # fmt: skip
     StreamOptions(200 if hz == "auto" else hz, **asked)  # refuses wrong values before the weights are loaded
-    detector = model if isinstance(model, StreamingDetector) else load_detector(model, device)
-    source = nullcontext(file) if isinstance(file, Recording) else open_recording(file, **(open_options or {}))
-    with source as opened, limit_threads(str(detector.device)):
+    detector = load_detector(model, device)
+    with as_recording(file, **(open_options or {})) as opened, limit_threads(str(detector.device)):
         opened.refuse_empty()
         part = part_of(opened, start_us, end_us)
         options, reason = detector.choose_options(opened.sensor, hz, **asked)

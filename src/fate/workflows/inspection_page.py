@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fate.boxes.drawing import draw_boxes, draw_events, enlargement
+from fate.boxes.drawing import draw_events, draw_labels, enlargement
 from fate.data.findings import LOOK_BACK_US
 from fate.inspection import references
 from fate.inspection.inspect import MEANINGS, Inspection
@@ -101,9 +101,7 @@ def _frames(report: RecordingReport, count: int) -> list[Picture]:
         for time in times:
             image = draw_events(recording.read(time - LOOK_BACK_US, time), factor=factor)
             if labels is not None and labels.is_labelled(time):
-                here = labels.at(time)
-                texts = [report.class_name(each) for each in here.class_id.tolist()]
-                image = draw_boxes(image, here.boxes, labels=texts, class_ids=here.class_id, scale=factor)
+                image = draw_labels(image, labels.at(time), factor, report.classes)
             frames.append((picture_address(image), f"{report.entry.name}, {(time - start) / 1e6:.2f} s"))
         return frames
 

@@ -12,7 +12,6 @@ import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,10 @@ from fate.boxes.detections import labels_from_frames
 from fate.boxes.frame_times import picture_prefix, write_frame_times
 from fate.errors import FateError
 from fate.events.window import window_us as hop_of
-from fate.formats.opening import open_recording
+from fate.formats.opening import as_recording
 from fate.formats.recording import Recording
 from fate.inference.loading import Model, load_detector
-from fate.inference.stream import StreamingDetector, part_of
+from fate.inference.stream import part_of
 from fate.progress import Progress, name_part
 from fate.text import encodable
 from fate.view.rendering import EventSurface
@@ -110,16 +109,11 @@ def label_kit(
     if not 0.1 <= hz <= 1000:
         raise FateError(f"{hz:g} pictures per second were asked for; expected 0.1 to 1000")
     folder = Path(out)
-    with ExitStack() as closing:
-        opened = (
-            recording
-            if isinstance(recording, Recording)
-            else closing.enter_context(open_recording(recording, **(open_options or {})))
-        )
+    with as_recording(recording, **(open_options or {})) as opened:
         opened.refuse_empty()
         start, end = part_of(opened, start_us, end_us)
         span = (opened.start_us if start is None else start, opened.end_us if end is None else end)
-        detector = None if model is None else _detector_of(model, device)
+        detector = None if model is None else load_detector(model, device)
         steps = max(1, math.ceil(DETECTION_HZ / hz))  # windows of the detector from one picture to the next
         hop = steps * hop_of(hz * steps)
         count = (span[1] - span[0]) // hop
@@ -156,10 +150,6 @@ def label_kit(
         )  # fmt: skip
         write_whole(folder / README, encodable(text).encode())
     return LabelKit(folder, count, num_guessed)
-
-
-def _detector_of(model: Model, device: str) -> StreamingDetector:
-    return model if isinstance(model, StreamingDetector) else load_detector(model, device)
 
 
 def _draw_frames(

@@ -14,7 +14,6 @@ from fate.inference.live import stopping_gracefully
 from fate.inference.loading import Model, load_detector
 from fate.inference.recording_source import RecordingSource, RecordingState
 from fate.inference.sources import LiveSource, is_live, open_source, play
-from fate.inference.stream import StreamingDetector
 from fate.inference.stream_types import StreamFrame, StreamOptions
 from fate.text import grouped, plural
 from fate.workflows.detect import Detected
@@ -87,14 +86,13 @@ def record(
     StreamOptions(hz, **options)  # refuses wrong values before the file is made
     if model is not None and lines.exists():
         raise FateError(f"{lines}: exists, and a recording replaces no file; give another name, or remove it")
-    if model is not None and not isinstance(model, StreamingDetector):
-        model = load_detector(model, device)
+    detector = None if model is None else load_detector(model, device)
     if not isinstance(source, LiveSource):
         name = os.fspath(source)
         source = open_source(name, sensor, format, reconnect) if is_live(name) else play(name, hz)
     recorder = RecordingSource(source)
     recorder.start(path)
-    if model is None:
+    if detector is None:
         ended, failed = _read_all(recorder, on_state)
         if recorder.state.failed:
             raise FateError(recorder.state.failed)
@@ -110,7 +108,7 @@ def record(
             on_state(recorder.state, frame)
 
     try:
-        done = detect_live(recorder, model, hz, name=Path(path).name, on_frame=look, jsonl=lines, **options)
+        done = detect_live(recorder, detector, hz, name=Path(path).name, on_frame=look, jsonl=lines, **options)
     finally:
         recorder.close()
     failed = bool(done.summary["source_failed"])

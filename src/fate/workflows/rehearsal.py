@@ -18,25 +18,26 @@ import shutil
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import torch
 
 from fate.data.class_maps import EXPECTED_RECORDINGS
 from fate.data.opening import open_dataset
 from fate.errors import FateError
 from fate.inspection.prepare import EXPECTED_HOURS
-from fate.json_files import read_object
+from fate.json_files import read_object, write_json
 from fate.progress import Progress, ignore
 from fate.rates import PAPER_RATES
 from fate.text import format_table, suggest_name
 from fate.training.config import read_config
-from fate.whole_files import write_whole
-from fate.workflows.memory_watch import MemoryWatch
 
 #: Length of a recording of Gen1 and 1Mpx, in seconds.
 RECORDING_S = 60.0
@@ -45,20 +46,12 @@ EPOCHS = 5
 MODELS = ("fate-s", "fate-e")
 
 
-class FullScale(NamedTuple):
-    """The real dataset: hours of recording in each split."""
-
-    train_h: float
-    val_h: float
-    test_h: float
-
-
-def full_scale(dataset: str) -> FullScale:
-    """Hours of recording of a real dataset. Of 1Mpx only the total is published; we assume the shares of Gen1."""
+def full_hours(dataset: str) -> dict[str, float]:
+    """Hours of recording of a real dataset, by split; of 1Mpx only the total is published, and shares are Gen1's."""
     counts = EXPECTED_RECORDINGS["gen1"]
     hours = sum(counts.values()) * RECORDING_S / 3600
     scale = EXPECTED_HOURS.get(dataset, hours) / hours
-    return FullScale(*(counts[split] * RECORDING_S / 3600 * scale for split in ("train", "val", "test")))
+    return {split: count * RECORDING_S / 3600 * scale for split, count in counts.items()}
 
 
 @dataclass(frozen=True)
@@ -164,7 +157,7 @@ class _Rehearsed:
     def __init__(self, request: RehearsalRequest, folder: Path, progress: Progress) -> None:
         self.request, self.folder, self.progress = request, folder, progress
         self.file = folder / "rehearsal.json"
-        self.full = full_scale(request.dataset)
+        self.full_hours = full_hours(request.dataset)
         folder.mkdir(parents=True, exist_ok=True)
         asked = json.loads(json.dumps(asdict(request)))
         self.known: dict[str, Any] = {"request": asked}
@@ -208,7 +201,7 @@ class _Rehearsed:
         """Do something once, and keep its result in ``rehearsal.json``."""
         if name not in self.known:
             self.known[name] = action()
-            write_whole(self.file, json.dumps(self.known, indent=1).encode())
+            write_json(self.file, self.known)
         return self.known[name]
 
     def _run(self, *command: str, fails: bool = False) -> dict[str, Any]:
@@ -252,7 +245,9 @@ class _Rehearsed:
         measured = self._once(name, measure)
         recordings = open_dataset(self.folder / "prepared", split).labelled
         hours = sum(each.end_us - each.start_us for each in recordings) / 3.6e9
-        full = {"evaluate": self.full.test_h, "densify": self.full.train_h}.get(name, sum(self.full))
+        full = sum(self.full_hours.values())
+        if name in ("evaluate", "densify"):
+            full = self.full_hours["test" if name == "evaluate" else "train"]
         return Stage(
             name, f"fate {' '.join(command)}", measured["seconds"], measured["memory_gb"], measured["gpu_gb"],
             measured["disk_gb"], hours, full, "hours", hours / measured["seconds"],
@@ -273,8 +268,7 @@ class _Rehearsed:
 
         def measure() -> dict[str, Any]:
             found = self._run(*command)
-            speed = step_speed(run / "metrics.jsonl", request.steps)
-            return found | speed._asdict() | {"disk_gb": size_gb(run)}
+            return found | step_speed(run / "metrics.jsonl", request.steps) | {"disk_gb": size_gb(run)}
 
         measured = self._once(name, measure)
         return Stage(
@@ -298,15 +292,8 @@ class _Rehearsed:
         return lines[0].rpartition(": ")[2] if lines else ""
 
 
-class Speed(NamedTuple):
-    """The speed of training."""
-
-    steps_per_s: float
-    waiting: float  #: share of the time that it waits for data
-
-
-def step_speed(metrics: Path, steps: int) -> Speed:
-    """Mean speed over the epochs of the curriculum.
+def step_speed(metrics: Path, steps: int) -> dict[str, float]:
+    """Mean speed over the epochs of the curriculum: steps per second, and the share of the time that waits for data.
 
     The median of an epoch leaves out kernels that are compiled and CUDA graphs that are recorded when a rate first
     appears: the full schedule does this as often as the short one. The first tenth of the steps warms up.
@@ -322,7 +309,7 @@ def step_speed(metrics: Path, steps: int) -> Speed:
     def typical(name: str) -> float:
         return statistics.mean(statistics.median(line[name] for line in logged) for logged in epochs.values())
 
-    return Speed(1 / typical("step_s"), typical("waiting_for_data"))
+    return {"steps_per_s": 1 / typical("step_s"), "waiting": typical("waiting_for_data")}
 
 
 def damage(folder: Path) -> list[str]:
@@ -355,8 +342,71 @@ def size_gb(path: Path) -> float:
 
 def machine(device: str) -> str:
     """The GPU, or the number of processors."""
-    import torch  # noqa: PLC0415  (it takes seconds to load)
-
     if device != "cpu" and torch.cuda.is_available():
         return torch.cuda.get_device_name()
     return f"{os.cpu_count()} processors"
+
+
+#: Seconds between two samples of memory.
+INTERVAL_S = 0.5
+PROC = Path("/proc")
+
+
+class MemoryWatch:
+    """``with MemoryWatch() as watch:`` samples memory inside the block; the peaks are None where they are unknown.
+
+    Main memory is that of all processes below this one; memory that several of them share counts once. Only Linux
+    reports it. GPU memory is what everybody uses on the current GPU, less what was in use before.
+    """
+
+    def __init__(self) -> None:
+        self.main_gb: float | None = None
+        self.gpu_gb: float | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> MemoryWatch:
+        self._before = used_gpu_gb() or 0.0
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(INTERVAL_S):
+            main, gpu = memory_of_children_gb(), used_gpu_gb()
+            if main is not None:
+                self.main_gb = max(self.main_gb or 0.0, main)
+            if gpu is not None:
+                self.gpu_gb = max(self.gpu_gb or 0.0, gpu - self._before)
+
+
+def used_gpu_gb() -> float | None:
+    """Memory in use on the current GPU; None without a GPU."""
+    if not torch.cuda.is_available():
+        return None
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) / 1e9
+
+
+def memory_of_children_gb() -> float | None:
+    """Main memory of all processes below this one; None where the system does not report it."""
+    parents: dict[int, int] = {}
+    for folder in PROC.glob("[0-9]*"):
+        with suppress(OSError, ValueError, IndexError):  # processes end at any time
+            # the name in brackets may hold spaces
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    if not parents:
+        return None
+    below, found = {os.getpid()}, 0
+    while len(below) > found:
+        found = len(below)
+        below |= {process for process, parent in parents.items() if parent in below}
+    total = 0
+    for process in below - {os.getpid()}:
+        with suppress(OSError, StopIteration):
+            lines = (PROC / str(process) / "smaps_rollup").read_text().splitlines()
+            total += int(next(line for line in lines if line.startswith("Pss:")).split()[1])
+    return total * 1024 / 1e9

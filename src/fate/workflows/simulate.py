@@ -24,16 +24,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fate.boxes.drawing import Picture, draw_boxes, draw_events, enlargement
+from fate.boxes.drawing import Picture, draw_events, draw_labels, enlargement
 from fate.boxes.label_files import read_labels
 from fate.data.manifests import MANIFEST
 from fate.errors import FateError, warn
 from fate.formats.opening import open_recording
 from fate.processes import lock_folder
 from fate.progress import Progress
-from fate.simulation.art.catalogue import SPLITS
+from fate.simulation.art.catalogue import SPLITS, Split
 from fate.simulation.writing import request as requests
 from fate.simulation.writing.manifest import (
+    AnyManifest,
     Manifest,
     PreviewEntry,
     RecordingEntry,
@@ -44,7 +45,7 @@ from fate.simulation.writing.manifest import (
 from fate.simulation.writing.recording_files import ENDINGS, RecordingFiles, box_times, clear_leftovers, preset_values
 from fate.simulation.writing.request import SHARES, RecordingJob, Request
 from fate.view.video import VideoWriter
-from fate.workflows.spread import Spread, beside, open_spread, run_shards
+from fate.workflows.spread import beside, open_spread, run_shards
 
 if TYPE_CHECKING:  # torch takes seconds to load, and refusing bad arguments should not wait for it
     from fate.simulation.render.scene import RecordedPiece
@@ -105,12 +106,9 @@ def simulate(
     if not 1 <= number <= count:
         raise FateError(f"shard {number}/{count} was given; expected 1/{count} to {count}/{count}")
     own = home if count == 1 else home / f".shard-{number}of{count}"
-    done_before = (
-        len(finished | _finished_in_shards(home, request))
-        if count == 1
-        else len(_existing_manifest(own, request).recordings)
-    )
-    requests.check_room(home, request, -(-request.recordings // count) - done_before)
+    done = finished | _finished_in_shards(home, request)
+    num_done = len(done) if count == 1 else len(_existing_manifest(own, request).recordings)
+    requests.check_room(home, request, -(-request.recordings // count) - num_done)
     jobs = request.jobs()
     if devices is not None:
         spread = open_spread(devices, slurm)
@@ -118,7 +116,9 @@ def simulate(
             simulate, home, recordings, seconds, profile, seed, device=spread.device,
             threads=threads or spread.threads, shares=shares, at_rest=at_rest,
         )  # fmt: skip
-        run_shards(make, _missing_shards(home, request, spread, jobs, finished), spread, beside(home), progress)
+        all_shards = spread.shards(len(jobs))
+        missing = [(i, n) for i, n in all_shards if any(job.index not in done for job in jobs[i - 1 :: n])]
+        run_shards(make, missing, spread, beside(home), progress)
     if count > 1:
         jobs = [job for job in jobs[number - 1 :: count] if job.index not in finished]
         home, preview = own, False
@@ -136,14 +136,12 @@ def simulate(
         run = _DatasetRun(home, manifest, jobs, device, progress)
         try:
             run.make_recordings(threads)
-            if preview:
-                run.make_previews()
+            for split in SPLITS if preview else ():
+                run.manifest = with_preview(home, run.manifest, split)
         except (FateError, OSError) as error:
-            text = str(error)
-            if isinstance(error, OSError):
-                text = f"{error.filename or home}: {error.strerror or error}"
-            done = f"{len(run.manifest.recordings)} of {len(jobs)} recordings"
-            raise FateError(f"{text}; {done} are finished and kept, and the same command goes on from there") from error
+            text = describe_fault(error, home)
+            kept = f"{len(run.manifest.recordings)} of {len(jobs)} recordings"
+            raise FateError(f"{text}; {kept} are finished and kept, and the same command goes on from there") from error
         finally:
             run.discard_unfinished()
         return run.manifest
@@ -199,22 +197,6 @@ class _DatasetRun:
         del self._open[job.index]
         self._done_us[job.index] = manifest.request.duration_us
 
-    def make_previews(self) -> None:
-        """Make the previews that are missing. If a video cannot be made, warn and continue."""
-        for split in SPLITS:
-            shown = shown_in(split, self.manifest)
-            known = self.manifest.previews.get(split)
-            if not shown or (known is not None and known.of == tuple(entry.name for entry in shown)):
-                continue
-            try:
-                previews = self.manifest.previews | {split: make_preview(self.home, split, shown)}
-            except FateError as error:
-                warn(f"{split} has no preview: {error}")
-                continue
-            previews = {name: previews[name] for name in SPLITS if name in previews}
-            self.manifest = replace(self.manifest, previews=previews)
-            self.manifest.save(self.home)
-
     def discard_unfinished(self) -> None:
         """Remove the files of recordings that are not finished."""
         for files in self._open.values():
@@ -236,14 +218,6 @@ def simulate_pieces(
 
     makers = [partial(Scene, job.seed, request.profile, job.split, request.seconds, job.at_rest) for job in jobs]
     yield from record_many(makers, box_times, device, threads)
-
-
-def _missing_shards(
-    home: Path, request: Request, spread: Spread, jobs: Sequence[RecordingJob], finished: set[int]
-) -> list[tuple[int, int]]:
-    """The shards that lack a recording, given the recordings that the dataset holds already."""
-    done = finished | _finished_in_shards(home, request)
-    return [(i, n) for i, n in spread.shards(len(jobs)) if any(job.index not in done for job in jobs[i - 1 :: n])]
 
 
 def _shard_folders(home: Path) -> list[Path]:
@@ -324,10 +298,35 @@ def make_folder(folder: Path) -> None:
         ) from None
 
 
+def describe_fault(error: FateError | OSError, folder: Path) -> str:
+    """A fault of a run in words, with the file that the system names, or else the folder of the dataset."""
+    return f"{error.filename or folder}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+
+
 def shown_in(split: str, manifest: Manifest) -> list[RecordingEntry]:
     """Return the recordings that the preview of a split shows: the first ones, up to ten seconds."""
-    entries = [entry for entry in manifest.recordings if entry.split == split]
-    return entries[: -(-LONGEST_US // manifest.request.duration_us)]
+    shown, left_us = [], LONGEST_US
+    for entry in manifest.recordings:
+        if entry.split == split and left_us > 0:
+            shown.append(entry)
+            left_us -= round(entry.seconds * 1e6)
+    return shown
+
+
+def with_preview(home: Path, manifest: AnyManifest, split: Split) -> AnyManifest:
+    """The manifest with the preview of a split, which is written if it is missing; warns if it cannot be written."""
+    shown = shown_in(split, manifest)
+    known = manifest.previews.get(split)
+    if not shown or (known is not None and known.of == tuple(entry.name for entry in shown)):
+        return manifest
+    try:
+        previews = manifest.previews | {split: make_preview(home, split, shown)}
+    except FateError as error:
+        warn(f"{split} has no preview: {error}")
+        return manifest
+    manifest = replace(manifest, previews={name: previews[name] for name in SPLITS if name in previews})
+    manifest.save(home)
+    return manifest
 
 
 def make_preview(folder: Path, split: str, entries: Sequence[RecordingEntry]) -> PreviewEntry:
@@ -357,8 +356,5 @@ def _frames(folder: Path, entry: RecordingEntry, most: int) -> Iterator[Picture]
             index = int(np.searchsorted(truth.labelled_us, time, side="right")) - 1
             if index >= 0:  # boxes of the last labelled time; there is none in the first 5 ms
                 rows = truth.at(int(truth.labelled_us[index]))
-                names = [(truth.classes or ())[each] for each in rows.class_id]
-                picture = draw_boxes(
-                    picture, rows.boxes, labels=names, class_ids=rows.class_id, thickness=max(1, factor), scale=factor
-                )
+                picture = draw_labels(picture, rows, factor, thickness=max(1, factor))
             yield picture

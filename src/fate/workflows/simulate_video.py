@@ -37,7 +37,7 @@ from fate.simulation.writing.manifest import load_manifest
 from fate.simulation.writing.recording_files import RecordingFiles, camera_values, clear_leftovers, truth_times
 from fate.simulation.writing.request import RecordingJob
 from fate.text import plural
-from fate.workflows.simulate import LONGEST_US, make_folder, make_preview, refuse_other_files
+from fate.workflows.simulate import describe_fault, make_folder, refuse_other_files, with_preview
 
 #: Seconds that are taken from a webcam, if no length is given.
 WEBCAM_SECONDS = 10.0
@@ -143,7 +143,7 @@ def simulate_video(
             manifest = replace(manifest, recordings=tuple(entries))
             manifest.save(home)
         if preview:
-            manifest = _with_preview(home, manifest, split)
+            manifest = with_preview(home, manifest, split)
     return manifest
 
 
@@ -235,8 +235,7 @@ def _record(
         entry = files.finish("cpu", camera_values(scene.camera), (label_us, truth_us))
     except (FateError, OSError) as error:
         files.discard()
-        text = f"{error.filename or home}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
-        raise FateError(f"{video.name}: {text}; finished recordings are kept") from error
+        raise FateError(f"{video.name}: {describe_fault(error, home)}; finished recordings are kept") from error
     except BaseException:
         files.discard()
         raise
@@ -253,22 +252,3 @@ def _until(video: Video, limit_us: float) -> Generator[Frame, None, None]:
     """The frames up to a time; the video is closed at the end."""
     with closing(video):
         yield from takewhile(lambda frame: frame.t_us <= limit_us, video.frames())
-
-
-def _with_preview(home: Path, manifest: VideoManifest, split: Split) -> VideoManifest:
-    """Write the preview, if it is missing; if the video cannot be made, warn and continue."""
-    shown, left = [], LONGEST_US / 1e6
-    for entry in manifest.recordings:
-        if left > 0:
-            shown.append(entry)
-            left -= entry.seconds
-    known = manifest.previews.get(split)
-    if known is not None and known.of == tuple(entry.name for entry in shown):
-        return manifest
-    try:
-        manifest = replace(manifest, previews={split: make_preview(home, split, shown)})
-    except FateError as error:
-        warn(f"{split} has no preview: {error}")
-        return manifest
-    manifest.save(home)
-    return manifest

@@ -176,12 +176,12 @@ class Packet(NamedTuple):
 
 
 class Aedat4Source(Source):
-    """One event stream of an AEDAT 4.0 file; a block is a run of packets, a position is a byte of the file."""
+    """The first event stream of an AEDAT 4.0 file; a block is a run of packets, a position is a byte of the file."""
 
     format = "AEDAT4"
     thread_safe = True
 
-    def __init__(self, file: ByteFile, sensor: Sensor | None) -> None:
+    def __init__(self, file: ByteFile, options: Options) -> None:
         self._compression, self._table, self._streams, self._data_start = read_header(file)
         stream = next((each for each in self._streams.values() if each.kind == "EVTS"), None)
         if stream is None:
@@ -189,7 +189,7 @@ class Aedat4Source(Source):
             raise FormatError(
                 f"{file.path}: holds no stream of events (it has {kinds}); record the events of the camera"
             )
-        self.path, self.size, self.sensor = file.path, file.size, sensor or stream.sensor
+        self.path, self.size, self.sensor = file.path, file.size, options.sensor or stream.sensor
         self._file, self._stream = file, stream
         self._whole = NO_TABLE < self._table <= file.size
         self._packets_end = self._table if self._whole else file.size
@@ -328,8 +328,3 @@ def _without_panic_message() -> Iterator[None]:
             os.dup2(kept, 2)
             os.close(kept)
             os.close(nowhere)
-
-
-def open_aedat4(file: ByteFile, options: Options) -> Aedat4Source:
-    """Open the first event stream of an AEDAT 4.0 file."""
-    return Aedat4Source(file, options.sensor)

@@ -30,6 +30,7 @@ from fate.events.events import find_roles
 from fate.formats.decoder import Columns, Decoder
 from fate.formats.source import ByteFile, ByteSource, Options, sensor_of_sides
 from fate.formats.tables.fields import ROLES, TEXT_ORDERS, TimeUnit, find_unit, given_order, given_unit, recognise_order
+from fate.quantities import parse_number
 from fate.text import grouped
 
 HEAD_BYTES = 256 * 1024  # looked at to find names, the order of columns and the unit of time
@@ -323,7 +324,7 @@ def read_preamble(path: Path, head: bytes) -> Preamble:
             named = [words for words in in_comments if len(words) == len(cells) and find_roles(words) is not None]
             if len(cells) == 2 and cells[0].isdigit() and cells[1].isdigit() and not num_lines:
                 size = (cells[1], cells[0])
-            elif named or all(number(cell) is not None for cell in cells):
+            elif named or all(parse_number(cell) is not None for cell in cells):
                 names = named[0] if named else []
                 break
             else:  # a row of names, which may carry the size, as in x@1280 and y@720
@@ -361,14 +362,6 @@ def split_cells(line: str) -> tuple[list[str], str]:
     return line.split(), " "
 
 
-def number(cell: str) -> float | None:
-    """Return the number in a cell, or None."""
-    try:
-        return float(cell) if "_" not in cell else None
-    except ValueError:
-        return None
-
-
 # ---- the first rows -------------------------------------------------------------------------------
 
 
@@ -386,7 +379,7 @@ def _columns(path: Path, rows: list[list[str]], names: list[str], options: Optio
         )
     if options.columns:
         return given_order(options.columns), "as given"
-    numbers = [[number(cell) for cell in row] for row in rows if len(row) == 4]
+    numbers = [[parse_number(cell) for cell in row] for row in rows if len(row) == 4]
     readable = [row for row in numbers if None not in row]
     if not readable:
         return ROLES, "recognised"
@@ -397,7 +390,7 @@ def _unit(columns: str, rows: list[list[str]], names: list[str], options: Option
     """Return the unit of time of the whole file: given, named, or recognised in the first rows."""
     column = columns.index("t")
     cells = [row[column].strip() for row in rows if len(row) == len(columns)]
-    times = [time for cell in cells if (time := number(cell)) is not None and math.isfinite(time)]
+    times = [time for cell in cells if (time := parse_number(cell)) is not None and math.isfinite(time)]
     integers = not any(mark in cell.lower() for cell in cells for mark in ".e")
     whole = all(time.is_integer() for time in times)
     return find_unit(options.time_unit, names[column] if names else "", whole, integers)

@@ -154,6 +154,5 @@ def _read_coco(
     new_ids = np.array([-1 if name is None else CLASSES.index(name) for name in names], np.int64)
     class_id = new_ids[labels.class_id] if len(labels) else np.zeros(0, np.int64)
     kept = class_id >= 0
-    rows = (labels.t_us, labels.x1, labels.y1, labels.x2, labels.y2)
-    columns = (*(each[kept] for each in rows), class_id[kept], labels.track_id[kept])
+    columns = (labels.t_us[kept], *labels.boxes[kept].T, class_id[kept], labels.track_id[kept])
     return Tracks(Labels(*columns, labelled_us=labels.labelled_us, classes=CLASSES), dropped)

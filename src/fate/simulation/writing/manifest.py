@@ -18,6 +18,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 
 from fate.data.manifests import MANIFEST, SCHEMAS, SIMULATED, FileFacts, InsidePath, find_manifest, write_manifest
 from fate.errors import FormatError
+from fate.json_files import describe_invalid
 from fate.simulation.art.catalogue import SPLITS, Split
 from fate.simulation.writing.request import Request, check_seconds
 from fate.version import __version__
@@ -162,10 +163,7 @@ def load_manifest(folder: str | os.PathLike[str], kind: type[AnyManifest] = Mani
     try:
         manifest = TypeAdapter(kind).validate_json(json.dumps({**read, "request": arguments}))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part:.40}" for part in first["loc"])
-        where = where[1:].replace("request", "arguments", 1)
-        problem = f"{where} is {first['input']!r:.40} ({first['msg']:.300})"
+        problem = describe_invalid(error).replace("request", "arguments", 1)
         raise FormatError(f"{path}: is damaged: {problem}; get it again, or give another folder") from None
     if len({entry.index for entry in manifest.recordings}) < len(manifest.recordings):
         raise FormatError(f"{path}: is damaged: two recordings have one index; get it again, or give another folder")

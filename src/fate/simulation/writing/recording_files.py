@@ -132,8 +132,7 @@ class RecordingFiles:
 
         def table(labelled_us: Int64) -> tuple[Labels, Float32]:
             rows = np.isin(t_us, labelled_us)
-            x1, y1, x2, y2 = boxes[rows].T
-            columns = (t_us[rows], x1, y1, x2, y2, class_id[rows], track_id[rows])
+            columns = (t_us[rows], *boxes[rows].T, class_id[rows], track_id[rows])
             names, sensor = self.scene.classes, self.scene.frame
             return Labels(*columns, labelled_us=labelled_us, classes=names, sensor=sensor), visible[rows]
 

@@ -33,7 +33,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -85,15 +85,6 @@ class Clip:
     name: str
     entry: ClipKeys  #: the keys as they were given
     files: tuple[tuple[Path, Path | None], ...]  #: each recording with its labels; None if it shows nothing
-
-    @property
-    def goal(self) -> Mapping[str, float]:
-        """Limits by the name of a figure; see ``GOALS``."""
-        return self.entry.goal
-
-    def declared(self) -> dict[str, Any]:
-        """What the YAML file says, for JSON."""
-        return self.entry.model_dump(mode="json", exclude_defaults=True)
 
     def open(self, events: Path) -> Recording:
         """Open one of the recordings."""

@@ -8,7 +8,6 @@ the detector knows it. Real clips are only reported: they must not choose weight
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from fate.evaluation.scores import Scores, evaluate_boxes
 from fate.events.window import window_us as hop_of
 from fate.inference.loading import bundled_weights, find_weights, load_detector
 from fate.inference.stream import StreamingDetector
+from fate.json_files import write_json
 from fate.progress import Progress
 from fate.text import format_markdown_table, plural
 from fate.version import __version__
@@ -68,7 +68,7 @@ class ClipScores:
     def goals(self) -> dict[str, bool]:
         """Whether each goal of the clip is reached."""
         figures = self.figures()
-        values = {name: (figures[name], limit) for name, limit in self.clip.goal.items()}
+        values = {name: (figures[name], limit) for name, limit in self.clip.entry.goal.items()}
         return {
             name: value is not None and (value >= limit if GOALS[name] else value <= limit)
             for name, (value, limit) in values.items()
@@ -79,7 +79,7 @@ class ClipScores:
         figures = self.figures()
         counts = [f"{figures[name]:g}" for name in ("windows", "boxes", "hits", "misses", "false_boxes")]
         shares = [(figures["false_per_window"], 2), (figures["AP50"], 1)]
-        limits = {name: f"{'≥' if GOALS[name] else '≤'} {limit:g}" for name, limit in self.clip.goal.items()}
+        limits = {name: f"{'≥' if GOALS[name] else '≤'} {limit:g}" for name, limit in self.clip.entry.goal.items()}
         goals = [
             f"{name.replace('_', ' ')} {limits[name]}: {'yes' if done else 'no'}" for name, done in self.goals().items()
         ]
@@ -121,7 +121,7 @@ class ClipStudy:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        clips = {clip.name: clip.declared() for clip in self.clips}
+        clips = {clip.name: clip.entry.model_dump(mode="json", exclude_defaults=True) for clip in self.clips}
         rows = [row.to_dict() for row in self.rows]
         return {"version": __version__, "weights": self.weights, "clips": clips, "rows": rows}
 
@@ -129,8 +129,7 @@ class ClipStudy:
         """Write ``real.md`` and ``real.json``."""
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / f"{REAL}.md", f"{self.table()}\n".encode())
-        text = json.dumps(self.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
-        write_whole(folder / f"{REAL}.json", f"{text}\n".encode())
+        write_json(folder / f"{REAL}.json", self.to_dict())
 
 
 def study_clips(

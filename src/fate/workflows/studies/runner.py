@@ -8,7 +8,6 @@ they took. A runner continues work that was stopped.
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from fate.densify.tracklets import TrackletOptions, paper_options
 from fate.evaluation.evaluate import evaluate
 from fate.inference.loading import load_detector
 from fate.inference.running import MOST_WINDOWS
-from fate.json_files import read_object
+from fate.json_files import read_object, write_json
 from fate.models.checkpoints import load_model, read_card
 from fate.models.nms import Score
 from fate.progress import Progress
@@ -34,7 +33,6 @@ from fate.training.config import TrainConfig, make_config, read_config
 from fate.training.loop import fresh_detector, train
 from fate.view.evaluation_pictures import draw_samples
 from fate.view.learning_curves import draw_curves
-from fate.whole_files import write_whole
 from fate.workflows.check_labels import check_labels
 from fate.workflows.detect import detect
 from fate.workflows.studies.declared import Study, read_recipe
@@ -100,8 +98,8 @@ class Runner:
         if missing and may_run:
             self._begin_measuring(recipe, seed)
             known |= self._evaluate(recipe, seed, missing)
-            text = json.dumps({f"{hz:g}": known[hz] for hz in sorted(known)}, indent=1)
-            write_whole(self.folder(recipe, seed) / self._evaluation_file, text.encode())
+            figures = {f"{hz:g}": known[hz] for hz in sorted(known)}
+            write_json(self.folder(recipe, seed) / self._evaluation_file, figures)
         return {hz: known[hz] for hz in self.study.rates if hz in known} or None
 
     def million_parameters(self, recipe: str) -> float:
@@ -131,7 +129,7 @@ class Runner:
                     end_us = recording.start_us + LATENCY_WINDOWS * round(1e6 / hz)
                     spent = detect(recording, detector, hz, end_us=min(end_us, recording.end_us)).summary["latency_ms"]
                     known[f"{hz:g}"] = {stage: times[0] for stage, times in spent.items()}
-            write_whole(self.folder(recipe, 0) / "latency.json", json.dumps(stored, indent=1).encode())
+            write_json(self.folder(recipe, 0) / "latency.json", stored)
         return {float(hz): stages for hz, stages in known.items() if float(hz) in self.study.rates}
 
     def is_measured(self, recipe: str, seed: int) -> bool:
@@ -172,7 +170,7 @@ class Runner:
         if recipe in self.weights and not self._is_of_weights(recipe, seed):
             for file in (*folder.glob("evaluation*.json"), folder / "latency.json", folder / "labels.json"):
                 file.unlink(missing_ok=True)
-            write_whole(folder / MEASURED, json.dumps(self._measured_with(recipe)).encode())
+            write_json(folder / MEASURED, self._measured_with(recipe))
 
     def _evaluate(self, recipe: str, seed: int, rates: list[float]) -> dict[float, Any]:
         """Train the recipe if that is not done, and measure its figures at these rates."""
@@ -301,7 +299,7 @@ class Runner:
             device = torch.cuda.get_device_name() if self.where == "cuda" else "CPU"
             spent[device] = spent.get(device, 0.0) + (time.perf_counter() - began) / 3600
             if file.parent.exists():
-                write_whole(file, json.dumps(spent, indent=1).encode())
+                write_json(file, spent)
 
     def hours(self, recipes: Collection[str], seeds: int) -> dict[str, float]:
         """Hours spent on these recipes so far, by device."""

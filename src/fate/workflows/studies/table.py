@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -16,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from fate.json_files import write_json
 from fate.models.nms import Score
 from fate.text import format_markdown_table, plural
-from fate.view.page import new_figure, write_figure
+from fate.view.page import new_figure, rate_axis, write_figure
 from fate.whole_files import write_whole
 from fate.workflows.check_labels import BESIDE, METHODS, SPANS, draw_over_scores
 from fate.workflows.studies.declared import PUBLISHED_LABELS, Row, Study
@@ -164,7 +164,7 @@ class StudyResult:
         """Write Markdown, CSV, JSON and a picture, named after the study."""
         base = folder / self.study.name
         write_whole(base.with_suffix(".md"), self.text().encode())
-        write_whole(base.with_suffix(".json"), json.dumps(self.to_dict(), indent=1, allow_nan=False).encode())
+        write_json(base.with_suffix(".json"), self.to_dict())
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(self.csv_rows())
         write_whole(base.with_suffix(".csv"), text.getvalue().encode())
@@ -190,9 +190,7 @@ class StudyResult:
             spread = np.array([0.0 if each is None else each[1] / 2 for each in found])
             if np.isfinite(mean).any():
                 axes.errorbar(rates, mean, spread, fmt="o-", color=colour, label=row.name, capsize=3)
-        axes.set_xscale("log")
-        axes.set_xticks(rates, [f"{hz:g}" for hz in rates])
-        axes.minorticks_off()
+        rate_axis(axes, rates)
         axes.set(xlabel="rate in Hz (window = 1 / rate)", ylabel="AP50:95, %", title=self.study.title, ylim=(0, None))
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
