@@ -88,7 +88,7 @@ def test_a_class_id_that_is_no_whole_number_is_not_rounded(tmp_path: Path) -> No
     document = json.loads((tmp_path / "a.json").read_text())
     document["frames"][0]["class_ids"] = [0.9, 1.2]
     (tmp_path / "a.json").write_text(json.dumps(document))
-    with pytest.raises(FateError, match=r"a\.json.*frames\.0\.class_ids\.0 is 0\.9"):
+    with pytest.raises(FateError, match=r"a\.json.*frames\[0\]\.class_ids\[0\] is 0\.9"):
         read_detections(tmp_path / "a.json")
 
 

@@ -121,9 +121,9 @@ class Evaluation:
             cells = [group, str(self.rates[0].groups[group].counts.recordings)]
             for rate in self.rates:
                 scores = rate.groups[group]
-                cells += [_format(None if scores[name] is None else 100 * (scores[name] or 0.0), ".2f")
-                          for name in ("AP50:95", "AP50")]  # fmt: skip
-                cells.append(_format(scores.false_positives.per_minute, ".1f"))
+                found = [None if (value := scores[name]) is None else 100 * value for name in ("AP50:95", "AP50")]
+                cells += [or_dash(value, ".2f") for value in found]
+                cells.append(or_dash(scores.false_positives.per_minute, ".1f"))
             rows.append(cells)
         return format_markdown_table(head, rows)
 
