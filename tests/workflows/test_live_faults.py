@@ -148,9 +148,7 @@ def test_a_missing_listener_costs_lines_and_no_windows(parts: list[tuple[Events,
     assert (tmp_path / "a.csv").read_text().count("\n") == 2 * windows + 1
 
 
-def test_a_full_disk_ends_a_run_and_keeps_the_windows_before(
-    parts: list[tuple[Events, bytes]], tmp_path: Path
-) -> None:
+def test_a_full_disk_ends_a_run_and_keeps_the_windows_before(parts: list[tuple[Events, bytes]], tmp_path: Path) -> None:
     (_, data), _ = parts
     lines, rows = tmp_path / "a.jsonl", tmp_path / "a.csv"
     with largest_file(800), pytest.raises(FateError, match=r"a\.jsonl.*make room") as error:
