@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -51,12 +54,14 @@ def interrupts() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture
-def running(place: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """``fate detect -`` whose sender has sent a recording and sends no more; half of its windows are detected."""
+@contextmanager
+def detecting(place: Path, lines: Path, **outputs: object) -> Iterator[subprocess.Popen[bytes]]:
+    """``fate detect -`` whose sender has sent a recording and sends no more; ``lines``, one of the outputs, has grown
+    to more than five.
+    """
     words = ["detect", "-", "--hz", "20", "--threshold", "0.0001", "--model", str(place / "nano.safetensors")]
-    for option in ("json", "jsonl", "csv", "coco"):
-        words += [f"--{option}", str(tmp_path / f"{option}.{option}")]
+    for option, path in outputs.items():
+        words += [f"--{option}", str(path)]
     with subprocess.Popen(
         [sys.executable, "-m", "fate.cli", *words],
         stdin=subprocess.PIPE,
@@ -67,13 +72,20 @@ def running(place: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.stdin.write((place / "drive.raw").read_bytes())
         process.stdin.flush()
         ends = time.monotonic() + 240
-        lines = tmp_path / "jsonl.jsonl"
         while not (lines.exists() and lines.read_bytes().count(b"\n") > 5):
             assert process.poll() is None, process.stderr and process.stderr.read()
             assert time.monotonic() < ends
             time.sleep(0.05)
         yield process
         process.kill()
+
+
+@pytest.fixture
+def running(place: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """``fate detect -`` with every kind of file; half of its windows are detected."""
+    outputs = {option: tmp_path / f"{option}.{option}" for option in ("json", "jsonl", "csv", "coco")}
+    with detecting(place, outputs["jsonl"], **outputs) as process:
+        yield process
 
 
 @pytest.mark.slow
@@ -98,6 +110,44 @@ def test_a_signal_ends_a_live_run_with_every_file_complete(
     assert len(labels) == len(log.labels()) > 0
     assert len((tmp_path / "csv.csv").read_text().splitlines()) == len(labels) + 1
     assert not list(tmp_path.glob(".*.part"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent in another way there")
+@pytest.mark.parametrize("listens", [True, False])
+def test_ctrl_c_ends_a_run_whose_lines_go_to_a_listener(place: Path, tmp_path: Path, listens: bool) -> None:
+    received = bytearray()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        name = f"tcp:127.0.0.1:{server.getsockname()[1]}"
+
+        def listen() -> None:
+            connection, _ = server.accept()
+            while data := connection.recv(1 << 16):
+                received.extend(data)
+
+        listener = threading.Thread(target=listen, daemon=True)
+        if listens:
+            listener.start()
+        else:
+            server.close()
+        rows, whole = tmp_path / "a.csv", tmp_path / "a.json"
+        with detecting(place, rows, csv=rows, json=whole, jsonl=name) as process:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=240) == 0
+            assert process.stdout is not None
+            said = process.stdout.read().decode()
+        if listens:
+            listener.join(60)
+    log = read_detections(whole)
+    windows = log.facts["summary"]["windows"]
+    assert len(log.frames) == windows > 0
+    assert rows.read_text().count("\n") == len(log.labels()) + 1
+    if listens:  # the head, all windows, and the summary
+        (tmp_path / "a.jsonl").write_bytes(received)
+        assert read_detections(tmp_path / "a.jsonl").labels() == log.labels()
+        assert json.loads(received.splitlines()[-1])["summary"] == log.facts["summary"]
+    else:
+        assert f"{name} did not take {windows} lines" in said
 
 
 @pytest.mark.slow

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import fate
@@ -24,6 +26,18 @@ from fate.models.detector import Detector
 from fate.models.zoo import build_model
 
 SENSOR = Sensor(64, 64)
+
+
+@contextmanager
+def largest_file(num_bytes: int) -> Iterator[None]:
+    """Let files of this process grow to this size only, as on a full disk."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def small_detector(name: str = "fate-s-nano", sensor: tuple[int, int] = SENSOR, **options: Any) -> Detector:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from fate.formats.saving import open_writer
 from fate.inference import recording_source
 from fate.inference.recording_source import RecordingSource
 from fate.inference.sources import FileSource, LiveSource
-from tests.inference.streams import SENSOR, drive, pieces
+from tests.inference.streams import SENSOR, drive, largest_file, pieces
 
 
 class Given(LiveSource):
@@ -43,18 +42,6 @@ class Given(LiveSource):
 def read(file: Path) -> Events:
     with fate.open_recording(file) as recording:
         return recording.read()
-
-
-@contextmanager
-def largest_file(num_bytes: int) -> Iterator[None]:
-    """Let files of this process grow to this size only, as on a full disk."""
-    resource = pytest.importorskip("resource")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("name", ["drive.raw", "drive.dat", "drive.csv"])

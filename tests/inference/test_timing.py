@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,3 +120,19 @@ def test_recorded_measurements_come_back_and_weights_stay(model: Any, tmp_path: 
     assert detector.accuracy == CARD
     for name, value in detector.model.state_dict().items():
         assert torch.equal(value, model.state_dict()[name])
+
+
+def test_one_window_that_had_to_wait_does_not_lower_the_rate(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.006, 0.09, *[0.006] * 100])  # seconds of each window; the second had to wait
+    now = 0.0
+
+    class Steady:
+        def __init__(self, *given: object) -> None: ...
+
+        def __call__(self, closed: object) -> None:
+            nonlocal now
+            now += next(times)
+
+    monkeypatch.setattr(timing, "WindowDetector", Steady)
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now))
+    assert choose_timing(with_card(model), SENSOR, "auto").hz == 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,38 @@ def test_each_logger_has_the_numbers_of_the_metrics_file(drives: Path, tmp_path:
     assert {each.step: each.value for each in board.Scalars("loss")} == pytest.approx(expected, rel=1e-5)
     assert (run / "curves.png").exists()
     assert "Learning curves" in (run / "curves.html").read_text()
+
+
+@pytest.mark.slow
+def test_mlflow_has_the_numbers_of_the_metrics_file_in_a_database(
+    drives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="needs pip install mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    run = tmp_path / "run"
+    train(small_config(drives, run={"loggers": ["mlflow"], "epochs": 1, "validate_every": 1}), run)
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{run / 'mlflow.db'}")
+    (logged,) = client.search_runs([client.get_experiment_by_name("fate").experiment_id])
+    assert (logged.info.run_name, logged.info.status) == ("run", "FINISHED")
+    losses = {each.step: each.value for each in client.get_metric_history(logged.info.run_id, "loss")}
+    assert losses == pytest.approx(loss_by_step(run))
+    assert "validation/20hz/AP50-95" in logged.data.metrics
+
+
+@pytest.mark.slow
+def test_wandb_keeps_the_numbers_in_a_file_without_an_account(
+    drives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb", reason="needs pip install wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run = tmp_path / "run"
+    train(small_config(drives, run={"loggers": ["wandb"], "epochs": 1, "validate_every": 1}), run)
+    (kept,) = run.glob("wandb/offline-run-*/*.wandb")
+    ends = time.monotonic() + 60
+    while b"validation/20hz/AP50-95" not in kept.read_bytes():  # a process of wandb writes it, and may be late
+        assert time.monotonic() < ends
+        time.sleep(0.1)
+    assert "failed" not in (run / "log.txt").read_text()
 
 
 def test_a_missing_package_is_named_before_anything_is_written(

@@ -15,12 +15,13 @@ import pytest
 
 import fate
 from fate.boxes.detection_files import read_detections
+from fate.errors import FateError, FateWarning
 from fate.events.events import Events
 from fate.formats.prophesee.header import parse_header
 from fate.inference.sources import LiveSource, TcpSource
 from fate.workflows.detect import Detected
 from fate.workflows.detect_live import detect_live
-from tests.inference.streams import SENSOR, QuickDetector, drive
+from tests.inference.streams import SENSOR, QuickDetector, drive, largest_file
 
 HZ = 100
 WAIT_S = 60
@@ -145,6 +146,18 @@ def test_a_missing_listener_costs_lines_and_no_windows(parts: list[tuple[Events,
     assert done.summary["dropped"]["lines_to_listeners"] == windows > 0
     assert any(name in note for note in done.summary["notes"])
     assert (tmp_path / "a.csv").read_text().count("\n") == 2 * windows + 1
+
+
+def test_a_full_disk_ends_a_run_and_keeps_the_windows_before(parts: list[tuple[Events, bytes]], tmp_path: Path) -> None:
+    (_, data), _ = parts
+    lines, rows = tmp_path / "a.jsonl", tmp_path / "a.csv"
+    with largest_file(800), pytest.raises(FateError, match=r"a\.jsonl.*make room") as error:
+        run(lambda port: send(port, data), jsonl=lines, csv=rows)
+    assert "\n" not in str(error.value)
+    with pytest.warns(FateWarning, match="whole lines"):
+        kept = read_detections(lines).frames
+    assert len(kept) > 0
+    assert rows.read_text().count("\n") == 2 * len(kept) + 1  # two boxes of each window, and the names of the columns
 
 
 class Endless(LiveSource):

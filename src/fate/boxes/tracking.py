@@ -24,7 +24,6 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import linear_sum_assignment
 
 from fate.compiled import compiled
 from fate.errors import FateError
@@ -116,6 +115,8 @@ class Tracker:
         # All classes are assigned at once: a pair of two classes, or of too small an IoU, counts 0 and is discarded, so
         # the best assignment is also the best of each class.
         if ambiguous:
+            from scipy.optimize import linear_sum_assignment  # noqa: PLC0415  (it takes 0.4 s to load)
+
             rows, columns = linear_sum_assignment(overlaps, maximize=True)
             paired = overlaps[rows, columns] > 0
             tracks[:] = -1

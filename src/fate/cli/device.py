@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import re
 import time
@@ -34,7 +35,11 @@ def pick_device(device: str, *, announce: bool = True) -> str:
     for a busy processor make every step of a detector several times slower.
     """
     idle, began = idle_seconds(), time.perf_counter()
+    gc.disable()  # while torch loads, a tenth of the time would go into collections that find nothing
     import torch
+
+    gc.freeze()
+    gc.enable()
 
     there = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
     match = _CUDA.fullmatch(device)

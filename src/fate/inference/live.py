@@ -202,11 +202,13 @@ class LiveStream(AbstractContextManager["LiveStream"]):
                     if self._stopping:
                         break
                     now = self._clock()
-                    self._queue(self._windower.add(events))
+                    closed = self._windower.add(events)
+                    self._queue(closed)
                     if len(events):
                         self._note_stall(0.0 if self._latest is None else now - self._latest[1])
                         self._latest, self._stalled = (int(events.t_us[-1]), now), False
-                    self._change.notify_all()
+                    if closed:  # otherwise the detecting thread would wake up, and take Python's lock, for each piece
+                        self._change.notify_all()
         except (FateError, OSError) as error:
             ended, self.source_failed = f"the source failed: {error}", not self._stopping
         except Exception as error:  # a defect: the caller's thread raises it

@@ -208,6 +208,7 @@ class FileSource(LiveSource):
             for shift in itertools.count(0, self._end - self._start) if self._loop and ends else (0,):
                 for end in ends:
                     block = coming.pop().result()
+                    block = block.shifted(shift) if shift else block
                     if end < self._end or self._loop:
                         coming.append(ahead.submit(read_block, end + self._block_us if end < self._end else ends[0]))
                     for first in range(end - self._block_us, min(end, self._end), self._piece_us):
@@ -216,8 +217,7 @@ class FileSource(LiveSource):
                             self._sleep(early)
                         if self._closed.is_set():
                             return
-                        piece = block.between(first, last)
-                        yield piece.shifted(shift) if shift else piece
+                        yield block.between(first + shift, last + shift)
 
     def age_s(self, t_us: int) -> float:
         """Seconds since this time of the recording was played; negative before."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -155,6 +156,7 @@ class WindowDetector:
             self.step(batch)
         self.step.reset()
         if self.tracker is not None:
+            import_module("scipy.optimize")  # tracks that cross need it; loading takes 0.4 s
             tracker = Tracker(LEAST_OVERLAP, UNSEEN_US, 0.0)
             for t_us in range(WARM_UP):
                 tracker.step(t_us, np.array([[0, 0, 9, 9]], np.float32), np.ones(1, np.float32), np.zeros(1, np.int64))

@@ -96,19 +96,18 @@ class Windower:
             closed += self._close_if_events()
             self._open, self._last = self._begin_grid(first), None
             self._restarted = self.counts.restart(f"time went back by {back / 1e6:g} s, to {first} µs")
-        late = int(events.t_us.searchsorted(self._open.start_us))
-        self.counts.late_events += late
-        rest = events[late:]
-        while len(rest):
-            t = int(rest.t_us[0])
+        begin = int(events.t_us.searchsorted(self._open.start_us))
+        self.counts.late_events += begin
+        while begin < len(events):
+            t = int(events.t_us[begin])
             closed += self._close_until(t, f"no events for {{}} s before {t} µs")
-            end = int(rest.t_us.searchsorted(self._open.end_us))
-            taken = min(end, self.max_events - self._num_events)
-            self.counts.excess_events += end - taken
+            end = int(events.t_us.searchsorted(self._open.end_us))
+            taken = min(end - begin, self.max_events - self._num_events)
+            self.counts.excess_events += end - begin - taken
             self._num_events += taken
             if taken:
-                self._pieces.append(rest[:taken])
-            rest = rest[end:]
+                self._pieces.append(events[begin : begin + taken] if taken < len(events) else events)
+            begin = end
         if last >= self._open.start_us:  # times before the requested start do not count
             self._last = last if self._last is None else max(self._last, last)
         return closed

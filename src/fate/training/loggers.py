@@ -4,12 +4,13 @@
 csv            ``csv/version_N/metrics.csv`` in the run directory, a new N each time that the run continues
 tensorboard    ``tensorboard/`` in the run directory: ``tensorboard --logdir runs``
 wandb          the project ``fate`` on the server that ``wandb login`` has set, or offline (``WANDB_MODE=offline``)
-mlflow         the experiment ``fate`` on ``MLFLOW_TRACKING_URI``, or ``mlruns/`` in the run directory
+mlflow         the experiment ``fate`` on ``MLFLOW_TRACKING_URI``, or ``mlflow.db`` in the run directory
 =============  ========================================================================================
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -44,7 +45,7 @@ class Loggers:
     def close(self) -> None:
         """Write what is waiting, also if training failed."""
         if self._made:
-            self._each(lambda logger: logger.finalize("success"))
+            self._each(_finish)
 
     def _each(self, use: Callable[[Any], object]) -> None:
         for name in list(self._names):
@@ -69,6 +70,14 @@ class Loggers:
         elif name == "wandb":
             logger = loggers.WandbLogger(folder.name, folder, project="fate")
         else:
-            logger = loggers.MLFlowLogger("fate", folder.name, save_dir=str(folder / "mlruns"))
+            # a database, because MLflow 3 refuses folders of files
+            server = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(folder / 'mlflow.db').resolve()}"
+            logger = loggers.MLFlowLogger("fate", folder.name, tracking_uri=server)
         logger.log_hyperparams(self._config.model_dump(mode="json", by_alias=True))
         return logger
+
+
+def _finish(logger: Any) -> None:
+    logger.finalize("success")
+    if hasattr(logger.experiment, "finish"):  # wandb: otherwise the next training of this process continues its run
+        logger.experiment.finish()

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fate.errors import FateError
@@ -103,6 +102,8 @@ def cheapest_pairs(cost: Tensor, counts: Sequence[int]) -> RowPairs:
     column, solved = table[:, :rows], np.flatnonzero(table[:, rows])
     valid = np.arange(rows) < sizes[:, None]
     if len(solved):
+        from scipy.optimize import linear_sum_assignment  # noqa: PLC0415  (it takes 0.4 s to load; training needs it)
+
         chosen = to_device(torch.from_numpy(solved), cost.device)
         for number, costs in zip(solved, cost.index_select(0, chosen).cpu().numpy(), strict=True):
             solved_rows, solved_columns = linear_sum_assignment(costs[: sizes[number]])

@@ -148,7 +148,6 @@ class LivePage(AbstractContextManager["LivePage"]):
         self._frame = frame, self._counts(), time.monotonic()
         if self._run["state"] != "running":
             self.show("running")
-        self._changed.set()
 
     def wait_for_viewer(self, timeout_s: float) -> bool:
         """Wait until a browser shows the page, for at most this time; whether one does."""
