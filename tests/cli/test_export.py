@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from fate import FateError
 from fate.cli.main import app
 from fate.inference import export as exporting
-from fate.inference.export import Differences, Exported
+from fate.inference.export import Exported
+from fate.inference.graph_check import Differences
 from tests.cli.running import fate
 
 

@@ -33,8 +33,8 @@ def export(
         find_weights(model)
     args.check_outputs({"OUT": out}, model, recording, binary=("OUT",), seeks=("OUT",))
 
-    from fate.inference.export import TOLERANCES
     from fate.inference.export import export as write
+    from fate.inference.graph_check import TOLERANCES
 
     with args.progress_bar("comparing") as update:
         done = write(
