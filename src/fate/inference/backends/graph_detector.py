@@ -144,7 +144,7 @@ def read_graph(path: str | Path, backend: Backend = "auto") -> tuple[GraphDetect
     if "image" not in session.inputs:
         raise FateError(
             f"{path}: was exported with its encoder, for programs without FATE; FATE brings its own encoder: export it"
-            " without --with-encoder"
+            " again without its encoder"
         )
     try:
         frame_of = rebuild(facts["model"])
