@@ -238,3 +238,31 @@ def test_files_of_other_programs_are_refused_by_name(exported: Path, tmp_path: P
     exported.with_suffix(".xml").write_text("")
     with pytest.raises(FateError, match="own.xml.*openvino"):
         fate.load_detector(exported.with_suffix(".xml"), backend="onnxruntime")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", [".onnx", *[".xml"] * ("openvino" in RUNTIMES)])
+def test_half_precision_halves_the_file_and_moves_boxes_by_less_than_a_pixel(
+    exported: Path, detector: Detector, windows: list[EventBatch], suffix: str
+) -> None:
+    done = fate.export(detector, exported.with_name(f"half{suffix}"), hz=200, precision="fp16")
+    whole = fate.export(detector, exported.with_name(f"whole{suffix}"), hz=200)
+    files = [each.path.with_suffix(".bin" if suffix == ".xml" else suffix) for each in (done, whole)]
+    half, full = (file.stat().st_size for file in files)  # the graph of this small detector is large beside its weights
+    assert half < 0.75 * full
+    assert done.num_bytes < whole.num_bytes
+    read = fate.load_detector(done.path)
+    assert (read.classes, read.sensor) == (CLASSES, SENSOR)
+    with torch.inference_mode():
+        outputs, expected = (model(windows[0])[0] for model in (read.model, detector))
+    assert float((outputs.boxes - expected.boxes).abs().max()) < 1
+    assert ("trtexec" in done.trtexec and "--fp16" in done.trtexec) == (suffix == ".onnx")
+
+
+@pytest.mark.slow
+def test_weights_are_exported_for_another_sensor(tmp_path: Path) -> None:
+    done = fate.export("fate-s-nano", tmp_path / "vga.onnx", sensor=(480, 640))
+    read = fate.load_detector(done.path)
+    adaptation = read.adapted((480, 640))
+    assert read.sensor == fate.load_detector("fate-s-nano").adapted((480, 640)).model.sensor
+    assert adaptation.divisor == 2

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -26,21 +28,24 @@ from fate.events.events import Sensor
 from fate.events.window import window_us
 from fate.inference.adapting import adapt
 from fate.inference.backends.graph_detector import GraphDetector
-from fate.inference.graph_check import Differences, clip, compare, refuse_above
+from fate.inference.backends.sessions import GRAPH_FILES
+from fate.inference.graph_check import HALF_TOLERANCES, TOLERANCES, Differences, clip, compare, refuse_above
 from fate.inference.loading import Model, bundled_weights, find_weights, load_trained, training_downscale
-from fate.inference.step_graph import StepGraph, described
+from fate.inference.step_graph import StepGraph, described, halve_weights
 from fate.inference.stream import StreamingDetector
 from fate.models.checkpoints import read_card
 from fate.models.detector import Detector
 from fate.models.table import MODELS
 from fate.models.zoo import build_model
 from fate.progress import Progress
-from fate.whole_files import Draft, disk_faults, find_target
+from fate.whole_files import Draft, disk_faults, find_target, write_whole
 
 #: The first version of ONNX's operators that suffices, and the last that the exporter can write.
 FIRST_OPSET, LAST_OPSET = 18, 23
 #: Fewest windows of a comparison; fewer hardly test the state.
 LEAST_STEPS = 20
+#: How weights are stored in a file.
+Precision = Literal["fp32", "fp16"]
 #: Classes and sensor of a model with fresh weights unless given.
 CLASSES, SENSOR = ("car", "pedestrian"), (240, 304)
 
@@ -57,6 +62,25 @@ class Exported:
     hz: float
     differences: Differences
     weights: str = ""  #: description of the weights
+    precision: Precision = "fp32"  #: of the stored weights
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the file; for OpenVINO with that of the weights beside it."""
+        files = (self.path, self.path.with_suffix(".bin")) if self.path.suffix == ".xml" else (self.path,)
+        return sum(file.stat().st_size for file in files)
+
+    @property
+    def trtexec(self) -> str:
+        """The command that builds an engine of TensorRT from the file; empty if TensorRT does not take it.
+
+        TensorRT reads ONNX files and has no inputs of 16-bit integers, which events have.
+        """
+        if self.path.suffix != ".onnx" or "image" not in self.inputs:
+            return ""
+        engine, cache = self.path.with_suffix(".engine"), self.path.with_suffix(".timing")
+        half = " --fp16" if self.precision == "fp16" else ""
+        return f"trtexec --onnx={self.path} --saveEngine={engine} --timingCacheFile={cache}{half}"
 
 
 def export(
@@ -69,6 +93,7 @@ def export(
     hz: float = 20.0,
     steps: int = LEAST_STEPS,
     opset: int = FIRST_OPSET,
+    precision: Precision = "fp32",
     sensor: Sequence[int] | None = None,
     classes: Sequence[str] | None = None,
     fresh: bool = False,
@@ -79,21 +104,24 @@ def export(
     Args:
         model: a ``.safetensors`` file, a detector, or a model's name: its bundled weights if it has some, else fresh
             ones (with a warning).
-        path: the file, which ends in ``.onnx``.
+        path: the file, which ends in ``.onnx``, or in ``.xml`` for OpenVINO, which adds a ``.bin`` file beside it.
         streams: B, windows in a step.
         with_encoder: take events instead of the encoder's image; for models with pillars.
         recording: for the comparison; None for synthetic events.
         hz: windows per second of the comparison. The graph takes any rate.
         steps: windows of each stream to compare, 20 or more.
         opset: version of ONNX's operators.
+        precision: "fp32", or "fp16" to store large weights in half precision, which halves the file. Both compute in
+            float32, unless a runtime is told otherwise.
         sensor: (height, width) of the events; that of the training by default, (240, 304) for fresh weights. A sensor
             that is much larger is divided, as in streams; see ``adapting.py``.
         classes: of a model with fresh weights; ("car", "pedestrian") by default.
         fresh: use fresh weights although the name has bundled ones.
         progress: called with (compared windows, windows in all).
     """
-    if Path(path).suffix != ".onnx":
-        raise FateError(f"{path}: a graph was to be written under this name; expected one that ends in .onnx")
+    suffix = Path(path).suffix
+    if suffix not in GRAPH_FILES:
+        raise FateError(f"{path}: a graph was to be written under this name; expected one that ends in .onnx or .xml")
     target = find_target(path, seeks=True)
     window_us(hz)
     for name, value, least in (("streams", streams, 1), ("steps", steps, LEAST_STEPS)):
@@ -101,22 +129,34 @@ def export(
             raise FateError(f"{name}={value} was given; expected {least} or more")
     if not FIRST_OPSET <= opset <= LAST_OPSET:
         raise FateError(f"opset={opset} was given; expected {FIRST_OPSET} to {LAST_OPSET}")
-    missing = [name for name in PACKAGES["export"] if find_spec(name) is None]
+    if precision not in get_args(Precision):
+        raise FateError(f"precision={precision!r} was given; expected one of {', '.join(get_args(Precision))}")
+    needed = (*PACKAGES["export"], *(PACKAGES["openvino"] if suffix == ".xml" else ()))
+    missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise missing_packages("export", missing)
     found, weights, card = _detector(model, sensor, classes, fresh)
     detector = copy.deepcopy(found).cpu().float().eval()
     import onnx  # noqa: PLC0415  (an optional package)
 
-    with Draft(target) as draft:
+    with Draft(target) as draft, TemporaryDirectory() as folder:
         batches = clip(recording, detector.sensor, hz, steps, streams)
         step = StepGraph(detector, streams, with_encoder)
         onnx_model = described(step, detector, opset, card)
+        if precision == "fp16":
+            halve_weights(onnx_model)
+        file = draft.path if suffix == ".onnx" else Path(folder) / "step.onnx"
         with disk_faults(target):
-            onnx.save(onnx_model, draft.path)
-        onnx.checker.check_model(draft.path, full_check=True)
-        differences = compare(draft.path, step, detector, batches, progress)
-        refuse_above(differences)
+            onnx.save(onnx_model, file)
+        onnx.checker.check_model(file, full_check=True)
+        if suffix == ".xml":
+            file = _for_openvino(file)
+        differences = compare(file, step, detector, batches, progress)
+        refuse_above(differences, TOLERANCES if precision == "fp32" else HALF_TOLERANCES)
+        if suffix == ".xml":
+            with disk_faults(target):
+                shutil.copyfile(file, draft.path)
+                write_whole(Path(path).with_suffix(".bin"), file.with_suffix(".bin").read_bytes())
     inputs, outputs = (
         {
             value.name: tuple(side.dim_param or side.dim_value for side in value.type.tensor_type.shape.dim)
@@ -124,7 +164,15 @@ def export(
         }
         for values in (onnx_model.graph.input, onnx_model.graph.output)
     )
-    return Exported(Path(path), opset, inputs, outputs, steps, hz, differences, weights)
+    return Exported(Path(path), opset, inputs, outputs, steps, hz, differences, weights, precision)
+
+
+def _for_openvino(file: Path) -> Path:
+    """Convert an ONNX file to a file for OpenVINO beside it, with its metadata; weights keep their precision."""
+    import openvino  # noqa: PLC0415  (an optional package)
+
+    openvino.save_model(openvino.Core().read_model(file), file.with_suffix(".xml"), compress_to_fp16=False)
+    return file.with_suffix(".xml")
 
 
 def _detector(

@@ -13,7 +13,7 @@ within a tolerance.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from fate.events.events import Events, Sensor
 from fate.events.window import Window, WindowGrid, window_us
 from fate.formats.opening import open_recording
 from fate.inference import pillar_graph
+from fate.inference.backends.sessions import OpenVinoSession
 from fate.inference.step_graph import CELLS, Choice, StepGraph
 from fate.models import state as states
 from fate.models.boxes import clip_boxes
@@ -53,6 +54,8 @@ class Differences(NamedTuple):
 
 #: Tolerances; differences of a few units in the last place are a hundredth of them or less.
 TOLERANCES = Differences(boxes=0.05, scores=1e-4, states=1e-3, choice=1e-3)
+#: Tolerances of weights that are rounded to half precision, which has eleven bits.
+HALF_TOLERANCES = Differences(boxes=1.0, scores=0.01, states=0.1, choice=0.02)
 
 
 def clip(
@@ -80,16 +83,12 @@ def clip(
 def compare(
     path: Path, step: StepGraph, detector: Detector, batches: Sequence[EventBatch], progress: Progress | None = None
 ) -> Differences:
-    """Compare the file at ``path`` in ONNX Runtime with its detector in PyTorch, on the same windows."""
-    import onnx  # noqa: PLC0415  (optional packages)
-    import onnxruntime  # noqa: PLC0415
+    """Compare the file at ``path`` with its detector in PyTorch, on the same windows.
 
-    model, names = onnx.load(path), step.outputs
-    if any(CELLS in node.output for node in model.graph.node):  # the cells that DETR selects, as one more output
-        model.graph.output.append(onnx.ValueInfoProto(name=CELLS))
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    session: Any = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    A file for OpenVINO (.xml) runs there, and cannot be asked for the cells that DETR selects. Others run in ONNX
+    Runtime.
+    """
+    run = OpenVinoSession(path) if path.suffix == ".xml" else _with_cells(path, step.outputs)
     differences = [Differences(0.0, 0.0, 0.0)]
     state: State = None
     carried = {name: step.inputs[name].numpy() for name in step.state_pairs}
@@ -100,7 +99,7 @@ def compare(
             if step.encoder is None:
                 feed = {"image": np.ascontiguousarray(image.numpy())}
                 feed |= {"step_scale": step_scale.float().numpy()} if step.timed else {}
-            found = dict(zip(names, session.run(names, feed | carried), strict=True))
+            found = run(feed | carried)
             cells = torch.from_numpy(found[CELLS]) if CELLS in found else None
             with Choice(cells) as choice:
                 outputs, state = detector(image, state, step_scale=step_scale)
@@ -113,11 +112,25 @@ def compare(
     return Differences(*np.max(differences, axis=0).tolist())  # NaN stays NaN
 
 
-def refuse_above(found: Differences) -> None:
+def _with_cells(path: Path, names: Sequence[str]) -> Callable[[dict[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
+    """A file in ONNX Runtime; the cells that DETR selects are one more output."""
+    import onnx  # noqa: PLC0415  (optional packages)
+    import onnxruntime  # noqa: PLC0415
+
+    model = onnx.load(path)
+    if any(CELLS in node.output for node in model.graph.node):
+        model.graph.output.append(onnx.ValueInfoProto(name=CELLS))
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session: Any = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return lambda feed: dict(zip(names, session.run(names, feed), strict=True))
+
+
+def refuse_above(found: Differences, tolerances: Differences = TOLERANCES) -> None:
     """Raise an error that names every difference above its tolerance."""
     above = [
         f"{name} {value:.2g} (at most {most:g})"
-        for name, value, most in zip(Differences._fields, found, TOLERANCES, strict=True)
+        for name, value, most in zip(Differences._fields, found, tolerances, strict=True)
         if not value <= most  # NaN is refused
     ]
     if above:

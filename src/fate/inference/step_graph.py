@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -27,6 +28,7 @@ from fate.inference.backends.sessions import PREFIX
 from fate.inference.fusing import fused
 from fate.inference.pillar_graph import PillarGraph
 from fate.models import state as states
+from fate.models.checkpoints.saved import LARGE
 from fate.models.detector import Detector
 from fate.models.layers.s5 import S5
 from fate.models.state import State
@@ -168,6 +170,21 @@ def to_onnx(step: StepGraph, opset: int) -> ModelProto:
         part.ClearField("doc_string")
         del part.metadata_props[:]  # file and line of each operation
     return model
+
+
+def halve_weights(model: ModelProto) -> None:
+    """Store large weights in half precision; runtimes turn them into float32 again when they load the model."""
+    import onnx  # noqa: PLC0415  (an optional package)
+
+    back = []
+    for weight in model.graph.initializer:
+        if weight.data_type == onnx.TensorProto.FLOAT and math.prod(weight.dims) >= LARGE:
+            name, values = weight.name, onnx.numpy_helper.to_array(weight)
+            weight.CopyFrom(onnx.numpy_helper.from_array(values.astype("float16"), f"{name}.half"))
+            back.append(onnx.helper.make_node("Cast", [f"{name}.half"], [name], to=onnx.TensorProto.FLOAT))
+    nodes = [*back, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
 
 
 def described(step: StepGraph, detector: Detector, opset: int, card: Mapping[str, Any] | None = None) -> ModelProto:
