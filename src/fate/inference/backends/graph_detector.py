@@ -85,9 +85,9 @@ class GraphDetector(Detector):
             after = slice(first, first + rows)
             outputs, memory = self._step(pixels[after], scales[after], memory)
             found.append(outputs)
-        joined = found[0] if steps == 1 else {name: np.concatenate([each[name] for each in found]) for name in found[0]}
-        boxes, scores = (torch.from_numpy(joined[name]) for name in ("boxes", "class_scores"))
-        objectness = torch.from_numpy(joined["objectness"]).logit() if "objectness" in joined else None
+        whole = found[0] if steps == 1 else {name: np.concatenate([each[name] for each in found]) for name in found[0]}
+        boxes, scores = (torch.from_numpy(whole[name]) for name in ("boxes", "class_scores"))
+        objectness = torch.from_numpy(whole["objectness"]).logit() if "objectness" in whole else None
         return Outputs(boxes, scores.logit(), objectness), tuple(torch.from_numpy(part) for part in memory)
 
     def _step(
