@@ -15,6 +15,7 @@ from torch import nn
 
 import fate
 from fate import EventBatch, FateError, MissingDependencyError
+from fate.densify.making import weights_hash
 from fate.encoding.batch import EventBatch as Batch
 from fate.inference.backends import choosing, sessions
 from fate.inference.backends.choosing import choose, graph_file, run_in
@@ -212,6 +213,8 @@ def test_an_exported_file_cannot_be_trained_moved_or_adapted(exported: Path) -> 
         read.adapted((64, 96))
     with pytest.raises(FateError, match=r"\.safetensors"):
         fate.export(read.model, exported.with_name("again.onnx"))
+    with pytest.raises(FateError, match=r"labels.*\.safetensors"):
+        weights_hash(read.model)
     with pytest.raises(FateError, match="trained"):
         read.model(torch.zeros(1, 16, 30, 45), targets=[None])
 

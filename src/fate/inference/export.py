@@ -112,7 +112,7 @@ def export(
         steps: windows of each stream to compare, 20 or more.
         opset: version of ONNX's operators.
         precision: "fp32", or "fp16" to store large weights in half precision, which halves the file. Both compute in
-            float32, unless a runtime is told otherwise.
+            float32, unless a runtime is set otherwise.
         sensor: (height, width) of the events; that of the training by default, (240, 304) for fresh weights. A sensor
             that is much larger is divided, as in streams; see ``adapting.py``.
         classes: of a model with fresh weights; ("car", "pedestrian") by default.

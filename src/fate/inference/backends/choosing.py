@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -37,6 +38,8 @@ from fate.whole_files import write_whole
 Say = Callable[[str], object]
 #: Windows of a clip, the rate of the windows that are measured, rounds that are measured, and rounds before them.
 CLIP, HZ, ROUNDS, FIRST_ROUNDS = 16, 200.0, 8, 2
+#: Graphs, and measurements, that are kept.
+MOST_FILES = 50
 #: Operators of the graphs; both runtimes have them.
 OPSET = 18
 
@@ -71,9 +74,11 @@ def choose(detector: Detector, clips: bool = False, say: Say | None = None) -> B
     backends = installed_backends()
     file = user_cache("backends") / f"{_key(detector, clips, *_machine())}.json"
     try:
-        measured: dict[Backend, float] = json.loads(file.read_text(encoding="utf-8"))
+        measured: dict[Backend, float] = {
+            name: float(ms) for name, ms in json.loads(file.read_text(encoding="utf-8")).items()
+        }
         known = set(measured) == set(backends)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, AttributeError):  # there is none, or it is damaged
         known = False
     if not known:
         if len(backends) == 1:
@@ -98,13 +103,12 @@ def graph_file(detector: Detector, say: Say | None = None) -> Path:
     exact = copy.deepcopy(detector).cpu().float().eval()
     step = StepGraph(exact, 1)
     content = described(step, exact, OPSET).SerializeToString()
+    with TemporaryDirectory() as folder:
+        draft = Path(folder) / file.name
+        draft.write_bytes(content)
+        refuse_above(compare(draft, step, exact, clip(None, exact.sensor, HZ, 10, 1)))
     if not _keep(file, content):
         raise FateError(f"{file}: an exported detector must be kept there; set FATE_CACHE_DIR to a folder with space")
-    try:
-        refuse_above(compare(file, step, exact, clip(None, exact.sensor, HZ, 10, 1)))
-    except FateError:
-        file.unlink()
-        raise
     return file
 
 
@@ -156,10 +160,13 @@ def _key(detector: Detector, *more: object) -> str:
 
 
 def _keep(file: Path, content: bytes) -> bool:
-    """Write a file of the cache; warn if that fails."""
+    """Write a file of the cache, and remove the oldest ones of its kind; warn if that fails."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, content)
+        stored = sorted(file.parent.glob(f"*{file.suffix}"), key=lambda each: each.stat().st_mtime)
+        for old in stored[:-MOST_FILES]:
+            old.unlink(missing_ok=True)
     except (OSError, FateError) as error:
         warn(f"{file}: could not be kept ({error}); it is made again next time (set FATE_CACHE_DIR to another folder)")
         return False
