@@ -31,6 +31,7 @@ PAGES = [
 #: Packages of extras that the code of a page needs.
 EXTRAS = {
     "docs/guides/export.md": ("onnx", "onnxruntime", "onnxscript"),
+    "docs/guides/runtimes.md": ("onnx", "onnxruntime", "onnxscript"),
     "docs/guides/python.md": ("pandas", "supervision"),
 }
 #: The page whose code always runs; that of all others is in slow tests.

@@ -28,6 +28,7 @@ _BETWEEN = {"fate", "contextlib", "functools", "torch", "numba", "numpy"}
 PACKAGES: dict[str, tuple[str, ...]] = {
     "ros": ("rosbags",),
     "export": ("onnx", "onnxruntime", "onnxscript"),
+    "openvino": ("openvino",),
     "camera": ("neuromorphic-drivers",),
     "live": ("starlette", "uvicorn", "websockets"),
     "rerun": ("rerun-sdk",),

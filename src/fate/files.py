@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from os import PathLike
+from pathlib import Path
 
 from fate.errors import FateError
 
@@ -19,6 +20,14 @@ from fate.errors import FateError
 MAX_YAML_BYTES = 4 << 20
 #: Bytes of the largest JSON document: manifests, labels, detections and predictions.
 MAX_JSON_BYTES = 4 << 30
+
+
+def user_cache(part: str) -> Path:
+    """The folder of what is kept between runs, by the name of its part: in ``$FATE_CACHE_DIR``, else in the user's."""
+    if folder := os.environ.get("FATE_CACHE_DIR"):
+        return Path(folder) / part
+    base = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "fate" / part
 
 
 class MissingFileError(FateError):

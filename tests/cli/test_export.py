@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from fate import FateError
 from fate.cli.main import app
 from fate.inference import export as exporting
-from fate.inference.export import Differences, Exported
+from fate.inference.export import Exported
+from fate.inference.graph_check import Differences
 from tests.cli.running import fate
 
 
@@ -46,7 +47,7 @@ def test_the_largest_differences_are_printed_beside_what_is_allowed(
     done = CliRunner().invoke(app, ["export", "small.safetensors", "small.onnx", *options])
     assert done.exit_code == 0, done.output
     assert done.stdout == (
-        "small.onnx: 1.2 MB, opset 18\n"
+        "small.onnx: 1.2 MB, fp32, opset 18\n"
         "weights: small, fresh\n"
         "  in   image [1, 20, 60, 90]\n"
         "       state.backbone.0 [1, 16, 24, 8]\n"
@@ -57,6 +58,8 @@ def test_the_largest_differences_are_printed_beside_what_is_allowed(
         "  scores  2.0e-07         (allowed: 0.0001)\n"
         "  states  4.0e-07         (allowed: 0.001)\n"
         "  choice  0.0e+00 logits  (allowed: 0.001)\n"
+        "TensorRT, which was not run here: trtexec --onnx=small.onnx --saveEngine=small.engine"
+        " --timingCacheFile=small.timing\n"
     )
     assert (given["model"], given["recording"], given["hz"]) == ("small.safetensors", "drive.raw", 25.0)
     assert (given["with_encoder"], given["sensor"], given["classes"]) == (True, (60, 90), ["car", "bus"])

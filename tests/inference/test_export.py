@@ -18,8 +18,9 @@ from torch import Tensor, nn
 import fate
 from fate import EventBatch, Events, FateError, FateWarning, MissingDependencyError, write_events
 from fate.inference import export as exporting
-from fate.inference import loading
-from fate.inference.export import TOLERANCES, Differences, Exported, refuse_above
+from fate.inference import loading, step_graph
+from fate.inference.export import Exported
+from fate.inference.graph_check import TOLERANCES, Differences, clip, refuse_above
 from fate.inference.step_graph import Choice, StepGraph, state_names, to_onnx
 from fate.models.backbones.get import GET
 from fate.models.checkpoints import save_model
@@ -240,7 +241,7 @@ def test_a_graph_that_differs_is_an_error_and_the_file_before_it_stays(
     other = small("evrt-detr-tiny", layers=2, queries=30, widths=(8, 16, 16, 16), hidden=32, feedforward=32)
     with torch.no_grad():
         other.memory.projections[1].bias += 0.05  # type: ignore[union-attr, index, operator, union-attr]
-    monkeypatch.setattr(exporting, "to_onnx", lambda *_: onnx.load(done.path))
+    monkeypatch.setattr(step_graph, "to_onnx", lambda *_: onnx.load(done.path))
     target = tmp_path / "before.onnx"
     target.write_bytes(b"before")
     with pytest.raises(FateError, match=r"the graph differs from PyTorch by boxes .* \(at most 0\.05\)"):
@@ -287,7 +288,7 @@ def test_a_detector_of_single_windows_has_no_state(recording: Path) -> None:
 
 
 def test_the_synthetic_clip_fits_any_sensor_and_streams_begin_one_after_another() -> None:
-    batches = exporting.clip(None, fate.Sensor(720, 1280), hz=100, steps=20, streams=2)
+    batches = clip(None, fate.Sensor(720, 1280), hz=100, steps=20, streams=2)
     assert [batch.start_us.tolist() for batch in batches[:2]] == [[0, 10_000], [10_000, 20_000]]
     assert len(batches) == 20
     assert max(int(batch.x.max()) for batch in batches) > 1200
@@ -305,8 +306,8 @@ def test_the_synthetic_clip_fits_any_sensor_and_streams_begin_one_after_another(
         ({"hz": 0}, "0 Hz"),
         ({"model": "fate-q"}, "fate-q: no weights are bundled under this name"),
         ({"model": "fate-s-tinny"}, "did you mean 'fate-s-tiny'?"),
-        ({"model": "weights.safetensors", "sensor": (60, 90)}, "weights have their own"),
-        ({"sensor": (60, 90)}, "fate-s-nano; weights have their own, pass fresh=True for fresh ones"),
+        ({"model": "weights.safetensors", "classes": ["car"]}, "weights have their own"),
+        ({"classes": ["car"]}, "fate-s-nano; weights have their own, pass fresh=True for fresh ones"),
         ({"model": "weights.safetensors", "fresh": True}, "only a model's name gives them"),
     ],
 )
@@ -360,11 +361,11 @@ def test_a_name_with_bundled_weights_gives_those_unless_fresh_ones_are_asked_for
     save_model(bundled, tmp_path / "s5-vit-nano.safetensors")
     with warnings.catch_warnings():
         warnings.simplefilter("error", FateWarning)
-        found, words = exporting._detector("s5-vit-nano", None, None, fresh=False)
+        found, words, _ = exporting._detector("s5-vit-nano", None, None, fresh=False)
     assert words == "s5-vit-nano, trained and bundled"
     assert all(torch.equal(value, bundled.state_dict()[name]) for name, value in found.state_dict().items())
     with pytest.warns(FateWarning, match="s5-vit-nano: fresh weights"):
-        found, words = exporting._detector("s5-vit-nano", SENSOR, CLASSES, fresh=True)
+        found, words, _ = exporting._detector("s5-vit-nano", SENSOR, CLASSES, fresh=True)
     assert words == "s5-vit-nano, fresh"
     own = build_model("s5-vit-nano", CLASSES, SENSOR).state_dict()
     assert {name: value.shape for name, value in found.state_dict().items()} == {name: own[name].shape for name in own}

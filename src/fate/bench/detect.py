@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,14 +19,18 @@ from fate.events.events import Events
 from fate.events.window import Window, window_us
 from fate.formats.opening import open_recording
 from fate.formats.saving import write_events
-from fate.inference.streaming_step import PRECISIONS, compile_for_streaming
+from fate.inference.backends.choosing import run_in
+from fate.inference.backends.sessions import check_backend
+from fate.inference.streaming_step import PRECISIONS, StreamingStep, compile_for_streaming
 from fate.models.detector import Detector, step_scale_of
 from fate.models.zoo import build_model, model_named
 
 #: Number of windows that are measured, and of windows before them that are not.
 CALLS, FIRST_CALLS = 60, 5
-#: How a detector can be run: from Python, as a streaming step, and as a streaming step after ``torch.compile``.
-WAYS = ("eager", "streaming", "compiled")
+#: How a detector can be run: from Python, as a streaming step, as one after ``torch.compile``, and in other runtimes.
+WAYS = ("eager", "streaming", "compiled", "onnxruntime", "openvino")
+#: Ways that need a GPU, and those that run on a CPU only.
+GPU_WAYS, CPU_WAYS = ("compiled",), ("onnxruntime", "openvino")
 DEFAULT_MODELS = ("fate-s", "s5-vit-b", "fate-e", "evrt-detr-b", "rvt-b", "get-b")
 
 
@@ -48,7 +52,8 @@ def bench_detect(
         models: names of detectors.
         device: "cpu" or "cuda".
         hz: rates in Hz; a window lasts 1 / hz.
-        ways: some of ``WAYS``; "compiled" needs a GPU.
+        ways: some of ``WAYS``; "compiled" needs a GPU, other runtimes a CPU. All but "eager" take turns, window by
+            window, so that their ratio does not depend on what else the machine does.
         precision: of the streaming step: "float32", "tf32" or "bfloat16"; None for the device's default.
         progress: called with a line about the next measurement.
     """
@@ -61,14 +66,16 @@ def bench_detect(
         per_window = float(np.mean([batch.num_events for batch in batches]))
         calls = [batches[index % len(batches)] for index in range(CALLS + FIRST_CALLS)]
         for name in models:
-            detector = build_model(name, ("car", "pedestrian"), events.sensor).eval().to(device)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)  # the same weights in every run, so that their graph is exported once
+                detector = build_model(name, ("car", "pedestrian"), events.sensor).eval().to(device)
+            if progress is not None:
+                progress(f"{name}, {rate:g} Hz, {', '.join(ways)}")
+            measured = {"eager": _run_eager(detector, calls, device)} if "eager" in ways else {}
+            steps = {way: _prepare(detector, way, device, precision) for way in ways if way != "eager"}
+            measured |= _run_in_turns(steps, calls, device)
             for way in ways:
-                if progress is not None:
-                    progress(f"{name}, {rate:g} Hz, {way}")
-                if way == "eager":
-                    used, stages, total_s = _run_eager(detector, calls, device)
-                else:
-                    used, stages, total_s = _run_streaming(detector, calls, device, precision, way == "compiled")
+                used, stages, total_s = measured[way]
                 ms = {"decode": decode_ms, **{stage: float(np.median(times)) for stage, times in stages.items()}}
                 p50, p99 = harness.quantiles_ms(total_s)
                 about = {"model": name, "hz": rate, "way": way, "precision": used, "events": per_window}
@@ -90,11 +97,14 @@ def check_request(models: Sequence[str], device: str, ways: Sequence[str], preci
     if not ways:
         raise FateError(f"no way to run was given; choose among {', '.join(WAYS)}")
     for name in ways:
-        if name not in WAYS or (name == "compiled" and device != "cuda"):
-            raise FateError(f"{name!r} was asked for on {device}; choose among {', '.join(WAYS)} (the last on cuda)")
-    possible = PRECISIONS if device == "cuda" else ("float32",)
-    if precision is not None and precision not in possible:
-        raise FateError(f"precision {precision!r} was given for {device}; expected one of {', '.join(possible)}")
+        if name not in WAYS or name in (CPU_WAYS if device == "cuda" else GPU_WAYS):
+            possible = [way for way in WAYS if way not in (CPU_WAYS if device == "cuda" else GPU_WAYS)]
+            raise FateError(f"{name!r} was asked for on {device}; choose among {', '.join(possible)}")
+        if name in CPU_WAYS:
+            check_backend(name)
+    precisions = PRECISIONS if device == "cuda" else ("float32",)
+    if precision is not None and precision not in precisions:
+        raise FateError(f"precision {precision!r} was given for {device}; expected one of {', '.join(precisions)}")
     harness.check_device(device)
     for name in models:
         model_named(name)
@@ -134,10 +144,21 @@ def _run_eager(detector: Detector, batches: Sequence[EventBatch], device: str) -
     return "float32", stages, [sum(parts) / 1000 for parts in zip(*stages.values(), strict=True)]
 
 
-def _run_streaming(
-    detector: Detector, batches: Sequence[EventBatch], device: str, precision: str | None, compiler: bool
-) -> _Measured:
-    """Measure the streaming step. On a GPU it is one graph, and the step measures its encoder in a second one."""
-    step = compile_for_streaming(detector, device, precision=precision, compiler=compiler)  # type: ignore[arg-type]
-    total_s = [time_call(partial(step, batch), device) for batch in batches]
-    return step.precision, step.stages(list(batches[FIRST_CALLS:])), total_s[FIRST_CALLS:]
+def _prepare(detector: Detector, way: str, device: str, precision: str | None) -> StreamingStep:
+    """The streaming step of a way."""
+    model = run_in(detector, way) if way in CPU_WAYS else detector  # type: ignore[arg-type]
+    return compile_for_streaming(model, device, precision=precision, compiler=way == "compiled")  # type: ignore[arg-type]
+
+
+def _run_in_turns(
+    steps: Mapping[str, StreamingStep], batches: Sequence[EventBatch], device: str
+) -> dict[str, _Measured]:
+    """Measure streaming steps. On a GPU a step is one graph, and it measures its encoder in a second one."""
+    total_s: dict[str, list[float]] = {way: [] for way in steps}
+    for batch in batches:
+        for way, step in steps.items():
+            total_s[way].append(time_call(partial(step, batch), device))
+    return {
+        way: (step.precision, step.stages(list(batches[FIRST_CALLS:])), total_s[way][FIRST_CALLS:])
+        for way, step in steps.items()
+    }

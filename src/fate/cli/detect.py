@@ -50,6 +50,7 @@ def detect(
     start: args.Time = None,
     end: args.Time = None,
     device: Device = "auto",
+    backend: args.Backend = "torch",
     **reading: Unpack[args.Reading],
 ) -> None:
     args.check_part(start, end)
@@ -87,7 +88,7 @@ def detect(
     if not live and len(files) == 1:  # of several files, the others are still detected
         args.check_inputs(*files)
     find_weights(model)
-    load = cache(partial(load_and_note, model, device))
+    load = cache(partial(load_and_note, model, device, backend))
     asked = {"hz": hz, "window_us": window, "threshold": threshold, "track": track, "max_overlap": max_overlap,
              "filters": filters or (), "rotate_bytes": rotate, "clip_windows": clip_windows}  # fmt: skip
     if keep_stale:
@@ -118,11 +119,11 @@ def check_live_source(name: str, given: Mapping[str, Any], reconnect: bool = Fal
     check_source(name, given.get("sensor"), reconnect)
 
 
-def load_and_note(model: str, device: str) -> Any:
+def load_and_note(model: str, device: str, backend: Any = "torch") -> Any:
     """Load the detector; say what bundled weights were trained on, since they are the first thing that a user tries."""
     from fate.inference.loading import bundled_weights, find_weights, load_detector
 
-    detector = load_detector(model, pick_device(device))
+    detector = load_detector(model, pick_device(device), backend=backend, say=note)
     logging.getLogger("fate.cli").info("weights of %s: %s", model, find_weights(model))
     if model in bundled_weights():
         note(

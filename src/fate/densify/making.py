@@ -25,6 +25,7 @@ from fate.densify.sweep import FLOOR, Streams, streams_of, sweep
 from fate.densify.tracklets import TrackletOptions, dense_labels
 from fate.errors import FateError
 from fate.events.window import WindowGrid
+from fate.inference.backends.graph_detector import GraphDetector
 from fate.models.detector import Detector
 from fate.processes import worker_context
 from fate.progress import Progress
@@ -250,6 +251,8 @@ def _facts(detector: Detector, dataset: Dataset, options: TrackletOptions) -> di
 
 def weights_hash(detector: Detector) -> str:
     """SHA-256 of all weights, names and shapes."""
+    if isinstance(detector, GraphDetector):
+        raise FateError("an exported detector was given to make labels; give the .safetensors file it was made from")
     digest = hashlib.sha256()
     for name, value in sorted(detector.state_dict().items()):
         array = value.detach().cpu().contiguous()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from fate.boxes.npz import DAMAGE
 from fate.errors import FateError, warn
 from fate.events.events import Sensor
+from fate.files import user_cache
 from fate.formats.decoder import Columns, Tally, allocate_columns, check
 from fate.formats.source import RUN_BLOCKS, THREADS, Bookmark, EvenBlocks, Source, Tail
 from fate.progress import Progress
@@ -152,10 +152,7 @@ def _index_evenly(source: Source, even: EvenBlocks, sensor: Sensor | None, out: 
 
 def cache_folder() -> Path:
     """Return the folder of stored indexes: in ``$FATE_CACHE_DIR``, else in the user's cache folder."""
-    if folder := os.environ.get("FATE_CACHE_DIR"):
-        return Path(folder) / "index"
-    base = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "fate" / "index"
+    return user_cache("index")
 
 
 def cache_path(path: Path, options: dict[str, Any]) -> Path | None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fate.errors import FateError
 from fate.events.events import Sensor
 from fate.events.merging import PixelMerger, divisor_for, firing_sum
+from fate.inference.backends.graph_detector import GraphDetector
 from fate.models.detector import Detector
 from fate.models.zoo import rebuild
 
@@ -67,6 +68,11 @@ def adapt(model: Detector, sensor: Sensor, downscale: int = 1) -> Adaptation:
     needed = 1 if divisor == downscale else firing_sum(divisor)
     if size == model.sensor:
         return Adaptation(model, sensor, model.sensor, divisor, needed)
+    if isinstance(model, GraphDetector):
+        raise FateError(
+            f"the detector was exported for a {model.sensor} sensor, and the events are of a {sensor} one; export it"
+            f" again with sensor=({sensor.height}, {sensor.width})"
+        )
     if not model.description:
         raise FateError(
             f"a detector for a {model.sensor} sensor, without a description, was asked to see events of a {sensor} one;"

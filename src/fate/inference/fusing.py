@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from fate.inference.backends.graph_detector import GraphDetector
 from fate.models.detector import Detector
 from fate.models.heads.yolox import YOLOXHead
 from fate.models.layers.conv import ConvNormAct
@@ -18,6 +19,8 @@ from fate.models.necks.pafpn import CSPLayer
 
 def fused(detector: Detector) -> Detector:
     """A copy in evaluation mode with fewer operations and the same outputs; it cannot be trained."""
+    if isinstance(detector, GraphDetector):  # it was fused when it was exported, and has no state of its own
+        return detector
     result = copy.deepcopy(detector).eval().requires_grad_(False)
     for module in list(result.modules()):
         if isinstance(module, HybridEncoder | LatentMemory):

@@ -20,6 +20,8 @@ from fate.text import suggest_name
 if TYPE_CHECKING:
     import torch
 
+    from fate.inference.backends.choosing import Say
+    from fate.inference.backends.sessions import Backend
     from fate.inference.stream import StreamingDetector
     from fate.inference.streaming_step import Precision
     from fate.models.detector import Detector
@@ -39,6 +41,8 @@ FASTEST_ON_A_CPU = "fate-s-nano"
 
 #: Suffixes of files with weights; ``load_trained`` says what to do with those of other projects.
 WEIGHT_FILES = (".safetensors", ".ckpt", ".pth", ".pt")
+#: Suffixes of detectors that ``fate export`` has written; they run in another runtime.
+EXPORTED_FILES = (".onnx", ".xml")
 
 
 def choose_device(device: str) -> str:
@@ -50,10 +54,13 @@ def choose_device(device: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def as_detector(model: Model) -> Detector:
-    """The detector of what functions accept as one: a detector, a streaming one, a bundled name, a file."""
+def as_detector(model: Model, backend: Backend = "torch") -> Detector:
+    """The detector of what functions accept as one: a detector, a streaming one, a bundled name, a file.
+
+    ``backend`` is for exported files; see :func:`load_detector`.
+    """
     if isinstance(model, str | PathLike):
-        return load_trained(model)
+        return _load_exported(model, backend)[0] if _is_exported(model) else load_trained(model)
     from fate.inference.stream import StreamingDetector  # noqa: PLC0415  (torch takes seconds to load)
 
     return model.model if isinstance(model, StreamingDetector) else model
@@ -65,21 +72,28 @@ def means_a_model(what: Model) -> bool:
         return True
     text = fspath(what)
     is_name = text in bundled_weights() or (text in NAMES and not Path(text).exists())
-    return is_name or text.lower().endswith(WEIGHT_FILES)
+    return is_name or text.lower().endswith(WEIGHT_FILES + EXPORTED_FILES)
 
 
 def load_detector(
     name_or_path: Model,
     device: str | torch.device = "cpu",
     precision: Precision | None = None,
+    backend: Backend = "torch",
+    say: Say | None = None,
 ) -> StreamingDetector:
     """Load a trained detector.
 
     Args:
-        name_or_path: a name whose weights come with the package, a ``.safetensors`` file, or a detector; what this
-            function has returned is returned as it is.
+        name_or_path: a name whose weights come with the package, a ``.safetensors`` file, a file that ``fate export``
+            wrote (.onnx, .xml), or a detector; what this function has returned is returned as it is.
         device: "cpu" or "cuda".
         precision: of matrix products: "float32", or on a GPU "tf32" or "bfloat16"; None for the device's default.
+        backend: what runs the part behind the encoder on a CPU: "torch", "onnxruntime", "openvino", or "auto" for the
+            fastest of those that are installed, measured once on this machine. A GPU always uses torch. The first use
+            of another backend exports the detector, which takes some ten seconds. An exported file runs in ONNX
+            Runtime (.onnx) or OpenVINO (.xml), unless "openvino" is given for an .onnx file.
+        say: called with a line about what is prepared and which backend was chosen.
 
     Example:
         >>> detector = fate.load_detector("fate-s-tiny")                     # doctest: +SKIP
@@ -91,17 +105,21 @@ def load_detector(
     if isinstance(name_or_path, StreamingDetector):
         return name_or_path
     if not isinstance(name_or_path, str | PathLike):
-        return StreamingDetector(name_or_path, device, precision)
+        return StreamingDetector(name_or_path, device, precision, backend=backend, say=say)
     given = fspath(name_or_path)
     name = given if given in bundled_weights() else Path(given).stem
     from fate.inference.score_calibration import ScoreCalibration  # noqa: PLC0415
     from fate.inference.stream_types import Accuracy  # noqa: PLC0415
     from fate.models.checkpoints import read_card  # noqa: PLC0415
 
-    card = read_card(find_weights(given))
+    if _is_exported(given):
+        model, card = _load_exported(given, backend)
+        backend = "auto"
+    else:
+        model, card = load_trained(given), read_card(find_weights(given))
     accuracy = [Accuracy(*entry) for entry in card.get("accuracy", ())]
     facts = training_downscale(card), accuracy, ScoreCalibration.of(card)
-    return StreamingDetector(load_trained(given), device, precision, name, *facts)
+    return StreamingDetector(model, device, precision, name, *facts, backend=backend, say=say)
 
 
 def training_downscale(card: Mapping[str, Any]) -> int:
@@ -120,9 +138,25 @@ def load_trained(name_or_path: str | PathLike[str]) -> Detector:
     A bundled name has priority over a file of the same name; ``./NAME`` is the file.
     """
     path = find_weights(name_or_path)
+    if _is_exported(path):
+        raise FateError(
+            f"{path}: an exported detector was given where weights are needed; give the .safetensors file or the name"
+            " that it was exported from"
+        )
     from fate.models.checkpoints import load_model  # noqa: PLC0415  (torch takes seconds to load)
 
     return load_model(path)
+
+
+def _is_exported(name_or_path: str | PathLike[str]) -> bool:
+    return fspath(name_or_path).lower().endswith(EXPORTED_FILES)
+
+
+def _load_exported(path: str | PathLike[str], backend: Backend = "auto") -> tuple[Detector, dict[str, Any]]:
+    """The detector of a file that ``fate export`` wrote, and what the header of its weights said."""
+    from fate.inference.backends.graph_detector import read_graph  # noqa: PLC0415  (torch takes seconds to load)
+
+    return read_graph(find_weights(path), "auto" if backend == "torch" else backend)
 
 
 def find_weights(name_or_path: str | PathLike[str]) -> Path:
@@ -135,7 +169,8 @@ def find_weights(name_or_path: str | PathLike[str]) -> Path:
     if not path.exists():
         if path.suffix or path.name != given:
             raise FateError(
-                f"{given}: there is no such file; expected a bundled name (fate models) or a .safetensors file"
+                f"{given}: there is no such file; expected a bundled name (fate models), a .safetensors file, or a file"
+                " that fate export wrote"
             )
         known = given in NAMES
         asked = "weights of this model were asked for" if known else "no weights are bundled under this name"

@@ -26,6 +26,7 @@ from fate.encoding.grids import StackedHistogram
 from fate.errors import FateError
 from fate.events.events import Sensor
 from fate.events.window import window_us as hop_of
+from fate.inference.backends.graph_detector import GraphDetector
 from fate.inference.fusing import fused
 from fate.models import state as states
 from fate.models.detector import Detector
@@ -73,6 +74,8 @@ class Runner:
 
         Windows, events and the time of each stage are counted in ``run``. Without it a GPU never waits for the clock.
         """
+        if isinstance(detector, GraphDetector) and torch.device(device).type != "cpu":
+            raise FateError(f"an exported detector runs on the CPU, and {device} was asked for; give device=cpu")
         self.model, self.device, self.options = fused(detector).to(device), torch.device(device), options
         self._step_scale, self._run = hop_us / CANONICAL_US, run
         self._state: states.State = None

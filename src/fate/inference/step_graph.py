@@ -8,8 +8,11 @@ the encoder in the graph, the columns of an ``EventBatch`` take the place of ``i
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import warnings
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +23,17 @@ from torch.overrides import TorchFunctionMode
 from fate.encoding.pillars import PillarEncoder
 from fate.errors import FateError
 from fate.inference import pillar_graph
+from fate.inference.backends.graph_detector import encoder_facts
+from fate.inference.backends.sessions import PREFIX
 from fate.inference.fusing import fused
 from fate.inference.pillar_graph import PillarGraph
 from fate.models import state as states
+from fate.models.checkpoints.saved import LARGE
 from fate.models.detector import Detector
 from fate.models.layers.s5 import S5
 from fate.models.state import State
 from fate.rates import CANONICAL_US
+from fate.version import __version__
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -162,4 +169,44 @@ def to_onnx(step: StepGraph, opset: int) -> ModelProto:
     for part in (model, graph, *graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
         part.ClearField("doc_string")
         del part.metadata_props[:]  # file and line of each operation
+    return model
+
+
+def halve_weights(model: ModelProto) -> None:
+    """Store large weights in half precision; runtimes turn them into float32 again when they load the model."""
+    import onnx  # noqa: PLC0415  (an optional package)
+
+    back = []
+    for weight in model.graph.initializer:
+        if weight.data_type == onnx.TensorProto.FLOAT and math.prod(weight.dims) >= LARGE:
+            name, values = weight.name, onnx.numpy_helper.to_array(weight)
+            weight.CopyFrom(onnx.numpy_helper.from_array(values.astype("float16"), f"{name}.half"))
+            back.append(onnx.helper.make_node("Cast", [f"{name}.half"], [name], to=onnx.TensorProto.FLOAT))
+    nodes = [*back, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+def described(step: StepGraph, detector: Detector, opset: int, card: Mapping[str, Any] | None = None) -> ModelProto:
+    """The step of a detector as an ONNX model with metadata from which FATE runs it again; see ``graph_detector.py``.
+
+    ``card`` is what the header of the weights says about them.
+    """
+    import onnx  # noqa: PLC0415  (an optional package)
+
+    model = to_onnx(step, opset)
+    outputs_kept = [output for output in model.graph.output if output.name != CELLS]
+    del model.graph.output[:]
+    model.graph.output.extend(outputs_kept)
+    model.producer_name, model.producer_version, model.graph.name = "fate", __version__, "step"
+    facts = {
+        "model": detector.description,
+        "classes": list(detector.classes),
+        "sensor": list(detector.sensor),
+        "canonical_hz": 1e6 / CANONICAL_US,
+        "state_pairs": step.state_pairs,
+        "encoder": encoder_facts(detector),
+        "card": {"training": None, **(card or {}), "model": detector.description},
+    }
+    onnx.helper.set_model_props(model, {PREFIX + name: json.dumps(fact) for name, fact in facts.items()})
     return model

@@ -33,6 +33,8 @@ from fate.events.window import WindowGrid
 from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.inference.adapting import Adaptation, adapt
+from fate.inference.backends.choosing import Say, run_in
+from fate.inference.backends.sessions import Backend, check_backend
 from fate.inference.live import LiveStream
 from fate.inference.results import DetectionResult
 from fate.inference.score_calibration import ScoreCalibration
@@ -126,20 +128,24 @@ class StreamingDetector:
         downscale: int = 1,
         accuracy: Sequence[Accuracy] = (),
         calibration: ScoreCalibration | None = None,
+        backend: Backend = "torch",
+        say: Say | None = None,
     ) -> None:
         """``model`` is not changed. ``name`` is shown in results; the name of the model unless given.
 
         ``downscale`` is that of the recordings of its training; see ``adapting.py``. ``accuracy`` is what its weights
         state about windows of several lengths; see ``timing.py``. ``calibration`` turns its confidences into scores.
+        ``backend`` and ``say`` are those of ``backends.choosing.run_in``.
         """
-        self.model, self.device, self.precision = model, device, precision
+        check_backend(backend, device)
+        self.model, self.device, self.precision, self.backend = model, device, precision, backend
         self.classes = model.classes  #: names of the classes, in the order of class ids
         self.sensor = model.sensor  #: (height, width) of the training; see ``adapting.py`` for other sensors
         self.name = name or str(model.description.get("name", "detector"))
         self.accuracy = tuple(accuracy)  #: AP by rate and length of windows, as the weights state it
         self.calibration = calibration or ScoreCalibration()  #: from confidences to scores, and the default threshold
-        self._downscale = downscale
-        self._adapted: dict[Sensor, Adaptation] = {}
+        self._downscale, self._say = downscale, say
+        self._adapted: dict[tuple[Sensor, bool], Adaptation] = {}
 
     def __repr__(self) -> str:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
@@ -148,14 +154,20 @@ class StreamingDetector:
             f" {self.device})"
         )
 
-    def adapted(self, sensor: Sequence[int]) -> Adaptation:
-        """The detector for events of a sensor; a warning says once what was changed for it."""
+    def adapted(self, sensor: Sequence[int], clips: bool = False) -> Adaptation:
+        """The detector for events of a sensor, in its backend; a warning says once what was changed for the sensor.
+
+        ``clips`` tells whether windows are detected 16 at a time; the fastest backend depends on it.
+        """
         size = Sensor.of(sensor)
-        if size not in self._adapted:
-            self._adapted[size] = adapt(self.model, size, self._downscale)
-            if change := self._adapted[size].describe():
+        key = size, clips and self.backend == "auto"
+        if key not in self._adapted:
+            found = adapt(self.model, size, self._downscale)
+            if (change := found.describe()) and not any(size == known for known, _ in self._adapted):
                 warn(f"{change}; boxes may be less good there")
-        return self._adapted[size]
+            model = run_in(found.model, self.backend, self.device, clips=clips, say=self._say)
+            self._adapted[key] = replace(found, model=model)
+        return self._adapted[key]
 
     def stream(
         self,
@@ -278,7 +290,8 @@ class StreamingDetector:
     def _window_detector(self, sensor: Sequence[int], options: StreamOptions) -> WindowDetector:
         if options.threads is not None:
             torch.set_num_threads(options.threads)
-        return WindowDetector(self.adapted(sensor), options, self.device, self.precision, self.calibration)
+        adapted = self.adapted(sensor, options.clip_windows > 1)
+        return WindowDetector(adapted, options, self.device, self.precision, self.calibration)
 
 
 class Stream:

@@ -31,6 +31,7 @@ from fate.encoding.batch import EventBatch
 from fate.errors import FateError
 from fate.events.events import Events
 from fate.events.window import Window
+from fate.inference.backends.graph_detector import GraphDetector
 from fate.inference.fusing import fused, lay_out_for_cpu_
 from fate.models import nms
 from fate.models import state as states
@@ -107,6 +108,8 @@ def compile_for_streaming(
         raise FateError(f"score={score!r} was given; expected one of {', '.join(get_args(Score))}")
     if max_overlap is not None:
         nms.check_max_overlap(max_overlap)
+    if kind == "cuda" and isinstance(detector, GraphDetector):
+        raise FateError(f"an exported detector runs on the CPU, and {device} was asked for; give device=cpu")
     options = {"confidence": confidence, "score": score, "max_overlap": max_overlap, "most": most}
     model = fused(detector).to(device)
     if kind == "cuda":
@@ -170,9 +173,11 @@ class StreamingStep:
 
     def _step_scale(self, batch: EventBatch) -> float | Tensor:
         """The step scale of a call; what depends only on it and on the weights is precomputed for the first scales."""
+        scale = step_scale_of(batch) if self.hop_us is None else self.hop_us / CANONICAL_US
+        if isinstance(self.detector, GraphDetector):
+            return scale
         if not isinstance(self.detector.backbone, MaxViT):
             return 1.0  # other backbones do not use it
-        scale = step_scale_of(batch) if self.hop_us is None else self.hop_us / CANONICAL_US
         if isinstance(scale, float) and scale not in self._scales:
             if len(self._scales) == MAX_SCALES:
                 return batch.duration_us / CANONICAL_US

@@ -28,6 +28,8 @@ from fate.evaluation.evaluate import evaluate as measure
 from fate.evaluation.protocols import Protocol, named_protocol
 from fate.events.window import window_us as hop_of
 from fate.inference.adapting import fit_dataset
+from fate.inference.backends.choosing import Say, run_in
+from fate.inference.backends.sessions import Backend
 from fate.inference.loading import Model, as_detector, choose_device, means_a_model
 from fate.inference.running import Run
 from fate.models.checkpoints import add_facts, record_accuracy
@@ -224,13 +226,15 @@ def evaluate(
     calibrate: bool = False,
     report: str | os.PathLike[str] | None = None,
     groups: str | os.PathLike[str] | Mapping[str, str] | None = None,
+    backend: Backend = "torch",
+    say: Say | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Measure a detector, or predictions of any detector, on a dataset at several rates.
 
     Args:
-        what: a bundled name, a ``.safetensors`` file, a detector, or a file or folder of predictions (FATE's npz,
-            COCO's JSON, Prophesee's box files).
+        what: a bundled name, a ``.safetensors`` file, a file of ``fate.export`` (.onnx, .xml), a detector, or a file or
+            folder of predictions (FATE's npz, COCO's JSON, Prophesee's box files).
         dataset: a folder, a YAML file, or an open dataset; its labelled recordings are used.
         hz: rates in Hz. Unless given: 20, 40, 80, 100 and 200; only 20 for RVT's histograms; for predictions the rates
             that their files name.
@@ -262,6 +266,9 @@ def evaluate(
         report: name of a page to write, .html: curves, confusion matrices, kinds of errors (TIDE) and sample frames.
         groups: evaluate each group of recordings by itself, too: ``"sensor"`` or ``"scene"`` of a simulated dataset, a
             YAML or JSON file with a line ``recording: group`` for each recording, or such a mapping.
+        backend: what runs the detector on a CPU: "torch", "onnxruntime", "openvino", or "auto" for the fastest; see
+            ``fate.load_detector``.
+        say: called with a line about what is prepared and which backend was chosen.
         progress: called with the share that is done, 0 to 1.
 
     Example:
@@ -283,7 +290,9 @@ def evaluate(
     if label_tolerance_us is not None:
         protocol = replace(protocol, label_tolerance_us=label_tolerance_us)
     given: Any
-    given, note = fit_dataset(as_detector(what), opened.sensor, opened.name) if means_a_model(what) else (what, "")
+    given, note = (
+        fit_dataset(as_detector(what, backend), opened.sensor, opened.name) if means_a_model(what) else (what, "")
+    )
     running: dict[str, Any] = {
         "window_us": window_us, "streams": streams, "workers": workers, "score": score, "max_overlap": max_overlap
     }  # fmt: skip
@@ -293,8 +302,12 @@ def evaluate(
             raise FateError(f"{what}: predictions were given with several devices; these are for a detector")
         opened = opened.checked()
         near = None if predictions_to is None else beside(predictions_to)
+        if backend != "torch":
+            raise FateError(f"backend={backend} was given with several devices; it is for one: give device=cpu")
         hz, runs = _run_on_devices(what, opened, hz, spread, job_folder or near, progress=progress, **running)
     where = choose_device(device)
+    if means_a_model(what):
+        given = run_in(given, backend, where, clips=True, say=say)
     with limit_threads(where):
         done = measure(
             given, opened, hz, protocol=protocol, images=images, shard=shard, predictions_to=predictions_to, runs=runs,

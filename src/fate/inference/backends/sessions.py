@@ -1,0 +1,140 @@
+"""One interface for the runtimes that run exported graphs on a CPU.
+
+    session = open_session("nano.onnx", "onnxruntime")
+    outputs = session({"image": image, ...})          # arrays by name
+
+Both runtimes compute in float32, also where a processor could do so in half precision: boxes must not depend on it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fate.errors import PACKAGES, FateError, missing_packages
+
+#: Where the part of a detector behind its encoder runs; "auto" is the fastest by measurement.
+Backend = Literal["auto", "torch", "onnxruntime", "openvino"]
+#: Suffixes of the files that ``fate export`` writes, and the runtimes that read them, the usual one first.
+GRAPH_FILES: dict[str, tuple[Backend, ...]] = {".onnx": ("onnxruntime", "openvino"), ".xml": ("openvino",)}
+#: How names of FATE's facts begin in the metadata of a file.
+PREFIX = "fate."
+
+
+class Session(Protocol):
+    """A graph in a runtime."""
+
+    backend: Backend
+    inputs: dict[str, tuple[int, ...]]  #: shapes by name
+    outputs: tuple[str, ...]
+    facts: dict[str, Any]  #: what ``fate export`` has written about the detector, without ``PREFIX``
+
+    def __call__(self, feed: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Outputs by name; they stay valid after the next call."""
+
+
+def open_session(path: str | Path, backend: Backend) -> Session:
+    """Open a graph in "onnxruntime" or "openvino" with as many threads as torch has."""
+    require_packages(backend, (backend,))
+    return OnnxRuntimeSession(path) if backend == "onnxruntime" else OpenVinoSession(path)
+
+
+def check_backend(backend: str, device: str | torch.device = "cpu") -> None:
+    """Refuse an unknown backend, one that is not installed, and one that cannot use the device."""
+    if backend not in get_args(Backend):
+        raise FateError(f"backend={backend!r} was given; expected one of {', '.join(get_args(Backend))}")
+    if backend in ("auto", "torch"):
+        return
+    if torch.device(device).type != "cpu":
+        raise FateError(f"backend={backend} was given for the device {device}; it runs on the CPU: give device=cpu")
+    require_packages(backend, (backend, *PACKAGES["export"]))
+
+
+def installed_backends() -> list[Backend]:
+    """Backends that can run weights here: torch, and the others if their packages and those of export are there."""
+    exporting = all(find_spec(name) is not None for name in PACKAGES["export"])
+    return ["torch", *(name for name in GRAPH_FILES[".onnx"] if exporting and find_spec(name) is not None)]
+
+
+def require_packages(backend: str, packages: tuple[str, ...]) -> None:
+    """Raise an error with the pip line if packages are missing."""
+    missing = [name for name in dict.fromkeys(packages) if find_spec(name) is None]
+    if missing:
+        raise missing_packages(f"backend={backend}", missing)
+
+
+class OnnxRuntimeSession:
+    """A graph in ONNX Runtime."""
+
+    backend: Backend = "onnxruntime"
+
+    def __init__(self, path: str | Path) -> None:
+        import onnxruntime  # noqa: PLC0415  (an optional package)
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3
+        with _readable(path):
+            self._session: Any = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        self.inputs = {value.name: tuple(value.shape) for value in self._session.get_inputs()}
+        self.outputs = tuple(value.name for value in self._session.get_outputs())
+        self.facts = parsed(path, self._session.get_modelmeta().custom_metadata_map)
+
+    def __call__(self, feed: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        return dict(zip(self.outputs, self._session.run(self.outputs, feed), strict=True))
+
+
+class OpenVinoSession:
+    """A graph in OpenVINO."""
+
+    backend: Backend = "openvino"
+
+    def __init__(self, path: str | Path) -> None:
+        import openvino  # noqa: PLC0415  (an optional package)
+
+        settings = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        }
+        with _readable(path):
+            model = openvino.Core().read_model(path)
+            self._request: Any = openvino.compile_model(model, "CPU", settings).create_infer_request()
+        self.inputs = {value.any_name: tuple(value.shape) for value in model.inputs}
+        self.outputs = tuple(value.any_name for value in model.outputs)
+        given = model.get_rt_info(["framework"]).value if model.has_rt_info(["framework"]) else {}
+        self.facts = parsed(
+            path, {name: value if isinstance(value, str) else value.astype(str) for name, value in given.items()}
+        )
+
+    def __call__(self, feed: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        found = self._request.infer(feed, share_inputs=True)
+        return {name: np.array(found[name]) for name in self.outputs}  # copies, or the next call would change them
+
+
+def parsed(path: str | Path, metadata: dict[str, str]) -> dict[str, Any]:
+    """FATE's facts of a file by name; a file of another program has none."""
+    try:
+        return {
+            name.removeprefix(PREFIX): json.loads(text) for name, text in metadata.items() if name.startswith(PREFIX)
+        }
+    except ValueError:
+        raise FateError(f"{path}: its description is damaged; export the detector again (fate export)") from None
+
+
+@contextmanager
+def _readable(path: str | Path) -> Iterator[None]:
+    """Turn what a runtime raises about a file into one sentence; both have classes of their own for all faults."""
+    try:
+        yield
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        raise FateError(f"{path}: cannot be run ({reason}); export the detector again (fate export)") from None
