@@ -108,6 +108,8 @@ def test_a_run_that_is_started_again_replaces_no_file_of_a_rotation(tmp_path: Pa
         with DetectionFiles(LOG, jsonl=tmp_path / "a.jsonl", rotate_bytes=10_000) as files:
             files.add(frame(number))
             files.finish({})
+            expected = "a.jsonl" if number == 0 else f"a.{number:03d}.jsonl"
+            assert files.series() == {str(tmp_path / "a.jsonl"): (str(tmp_path / expected),)}
     found = [read_detections(path).frames[0].t_us for path in sorted(tmp_path.iterdir(), key=lambda p: len(p.name))]
     assert sorted(found) == [0, 10_000, 20_000]
     with pytest.raises(FateError, match="rotate_bytes=0"):

@@ -274,3 +274,24 @@ def test_json_lines_say_what_each_window_took(place: Path, tmp_path: Path) -> No
     assert all(frame["ms"] > 0 for frame in frames)
     tracks = {track for frame in frames for track in frame["track_ids"]}
     assert end["summary"]["tracks"] == len(tracks) > 0
+
+
+@pytest.mark.slow
+def test_lines_of_a_file_that_no_listener_takes_are_an_error_and_other_files_are_complete(
+    place: Path, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        name = f"tcp:127.0.0.1:{server.getsockname()[1]}"
+    words = ["--model", place / "nano.safetensors", "--hz", "20", "--jsonl", name, "--csv", tmp_path / "a.csv"]
+    done = run_command("detect", place / "drive.raw", *words)
+    assert done.returncode == 1
+    assert f"{name} did not take 20 lines" in done.stderr
+    assert (tmp_path / "a.csv").read_text().startswith("t_us,")
+
+
+@pytest.mark.slow
+def test_bytes_that_are_no_events_are_a_failed_source(place: Path) -> None:
+    model = str(place / "nano.safetensors")
+    command = [sys.executable, "-m", "fate.cli", "detect", "-", "--model", model, "--sensor", "64x48", "--hz", "20"]
+    done = subprocess.run(command, input=b"no events " * 1000, capture_output=True, timeout=240, check=False)
+    assert done.returncode == 3, done.stderr

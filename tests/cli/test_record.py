@@ -82,6 +82,7 @@ def test_exit_codes_of_a_recording(place: Path, tmp_path: Path) -> None:
         ["record", "-", tmp_path / "b.raw", "--reconnect"],
         ["record", "tcp:9000", tmp_path / "b.raw"],  # without a sensor
         ["detect", "-", "--rotate", "100"],
+        ["live", "-", "--rotate", "4kX"],
         ["detect", "-", "--reconnect"],
         ["detect", place / "drive.raw", "--reconnect"],
     ):

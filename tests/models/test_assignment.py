@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.optimize
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from fate.errors import FateError
-from fate.models.heads import matching
 from fate.models.heads.matching import cheapest_pairs
 
 
@@ -37,7 +37,7 @@ def test_the_total_is_the_least(windows: int, rows: int, columns: int, seed: int
 def test_only_windows_with_competition_are_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     solved = []
     monkeypatch.setattr(
-        matching, "linear_sum_assignment", lambda table: solved.append(table) or linear_sum_assignment(table)
+        scipy.optimize, "linear_sum_assignment", lambda table: solved.append(table) or linear_sum_assignment(table)
     )
     apart = [
         [0.0, 1.0, 2.0],

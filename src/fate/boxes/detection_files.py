@@ -338,6 +338,10 @@ class DetectionFiles:
             output.settle()
         return {output.name: output.dropped_lines for output in self._outputs if output.dropped_lines}
 
+    def series(self) -> dict[str, tuple[str, ...]]:
+        """The files of each series (``rotate_bytes``), by the name that was given."""
+        return {output.name: output.files for output in self._outputs if output.files}
+
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Complete every file, even if one of them fails; ``facts`` are known at the end, such as the summary."""
         failed: Exception | None = None

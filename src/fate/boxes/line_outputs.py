@@ -12,7 +12,7 @@ import socket
 import threading
 from collections import deque
 from contextlib import AbstractContextManager
-from pathlib import Path
+from typing import BinaryIO
 
 from fate.errors import FateError
 from fate.whole_files import Target, disk_faults, find_target, numbered, open_growing
@@ -33,6 +33,7 @@ class LineOutput(AbstractContextManager["LineOutput"]):
     """Takes texts that consist of whole lines, and passes each of them on at once."""
 
     name: str  #: as the user gave it
+    files: tuple[str, ...] = ()  #: that were written, if it is a series of files
     dropped_lines = 0  #: that could not be passed on
 
     def write(self, text: str) -> None:
@@ -73,7 +74,7 @@ class _LinesToFile(LineOutput):
         self.name = target.name
         self._rotate_bytes = rotate_bytes if target.kind == "file" else None
         self._first, self._number = target.path, 0
-        self._target, self._file = open_growing(path if self._rotate_bytes is None else self._find_free())
+        self._target, self._file = open_growing(path) if self._rotate_bytes is None else self._open_next()
         self._head = b""
         self._num_bytes = 0
 
@@ -91,16 +92,17 @@ class _LinesToFile(LineOutput):
 
     def _begin_next_file(self) -> None:
         self.close()
-        self._target, self._file = open_growing(self._find_free())
+        self._target, self._file = self._open_next()
         with disk_faults(self._target):
             self._file.write(self._head)
         self._num_bytes = len(self._head)
 
-    def _find_free(self) -> Path:
-        """The next name: a run that is started again replaces no file of the run before."""
-        while numbered(self._first, self._number).exists():
+    def _open_next(self) -> tuple[Target, BinaryIO]:
+        """Open the next free name: a run that is started again replaces no file of the run before."""
+        while (path := numbered(self._first, self._number)).exists():
             self._number += 1
-        return numbered(self._first, self._number)
+        self.files = (*self.files, str(path))
+        return open_growing(path)
 
     def close(self) -> None:
         with disk_faults(self._target):
@@ -171,14 +173,15 @@ class _LinesToSocket(LineOutput):
         while not self._closing.is_set():
             try:
                 with socket.create_connection(self._address, TIMEOUT_S) as connection:
+                    _LOG.log(logging.WARNING if is_known else logging.INFO, "%s: a listener is there", self.name)
                     retry_s, is_known = FIRST_RETRY_S, False
-                    _LOG.info("%s: connected", self.name)
                     connection.sendall(self._head or b"")
                     while (data := self._next()) is not None:
                         self._send(connection, data)
             except (OSError, UnicodeError) as error:  # UnicodeError: a host that no name server accepts
                 if not is_known:
-                    _LOG.warning("%s: no listener (%s); lines wait, and the oldest are dropped", self.name, error)
+                    most = "" if self._waits else f"; of more than {MAX_WAITING}, the oldest are dropped"
+                    _LOG.warning("%s: no listener (%s); lines wait for it%s", self.name, error, most)
                 is_known = True
             self._closing.wait(retry_s)
             retry_s = min(2 * retry_s, LAST_RETRY_S)

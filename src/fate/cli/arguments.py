@@ -62,8 +62,8 @@ def parse_columns(text: str) -> str:
 
 def parse_size(text: str) -> int:
     """Bytes of ``100MB``, ``1.5GB`` or ``500kB``; a megabyte is a million bytes."""
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)\s*([kMG]?)B", text.strip())
-    size = round(float(match[1]) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}[match[2]]) if match else 0
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)\s*([kMG]?)B", text.strip(), re.IGNORECASE)
+    size = round(float(match[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[match[2].lower()]) if match else 0
     if size < 1:
         raise FateError(f"{text} was given; expected a size with its unit, such as 100MB or 1GB")
     return size

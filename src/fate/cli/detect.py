@@ -225,9 +225,15 @@ def choose_and_note(detector: Any, sensor: Any, hz: Any, window: int | None, in_
 
 def print_summary(done: Any, outputs: dict[str, str | None]) -> None:
     """Print the summary after all files are written."""
-    written = [path for path in outputs.values() if path not in (None, "-")]
+    series = done.summary.get("series", {})
+    written = [_range(series.get(path, [path])) for path in outputs.values() if path not in (None, "-")]
     lines = [*done.lines(), *([f"written: {', '.join(map(str, written))}"] if written else [])]
     args.printer(*outputs.values())("\n".join(lines))
+
+
+def _range(files: list[str]) -> str:
+    """The names of files that belong together: the first and the last."""
+    return files[0] if len(files) == 1 else f"{files[0]} to {files[-1]} ({len(files)} files)"
 
 
 def _check_names(files: list[str], outputs: dict[str, str | None]) -> None:

@@ -28,6 +28,7 @@ def live(
     reconnect: bool = False,
     jsonl_file: str | None = None,
     csv_file: str | None = None,
+    rotate: Any = Option(None, parser=args.parse_size),
     host: str = "127.0.0.1",
     port: int = Option(8200, min=0, max=65535),
     no_browser: bool = False,
@@ -73,7 +74,7 @@ def live(
         done = show_live(
             page, opened, detector, hz, window_us=window, threshold=threshold, filters=filters or (), loop=loop,
             name=source, wait_for_viewer=is_shown, on_timing=lambda text: note(f"note: {text}"), jsonl=jsonl_file,
-            csv=csv_file,
+            csv=csv_file, rotate_bytes=rotate,
         )  # fmt: skip
     print_summary(done, outputs)
     if done.summary["source_failed"]:

@@ -29,6 +29,8 @@ from fate.inference.windowing import ClosedWindow, Windower
 
 #: Silence of a source that counts as a stall, seconds.
 STALL_S = 1.0
+#: Why a stream ended whose source had no more events.
+SOURCE_ENDED = "the source ended"
 #: A wait that lasts this much longer than it should, seconds, means that the process was suspended.
 HALT_S = 0.02
 #: How long to wait for the reading thread, seconds; a thread that its source blocks ends with the process.
@@ -105,6 +107,11 @@ class LiveStream(AbstractContextManager["LiveStream"]):
         self._fault: Exception | None = None
         self.ended = ""  #: why the stream ended; empty while it runs
         self.source_failed = False  #: whether it ended because its source failed, such as a camera without power
+
+    @property
+    def source_ended(self) -> bool:
+        """Whether it ended because its source did, and nobody stopped it."""
+        return self.ended == SOURCE_ENDED
 
     @property
     def source_counts(self) -> dict[str, int]:
@@ -195,7 +202,7 @@ class LiveStream(AbstractContextManager["LiveStream"]):
 
     def _read(self) -> None:
         """The reading thread: reads the source and queues the windows that close."""
-        ended = "the source ended"
+        ended = SOURCE_ENDED
         try:
             for events in self.source:
                 with self._change:

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypedDict, Unpack
 
 from fate.boxes.detection_files import DetectionFiles, DetectionLog
+from fate.errors import FateError
 from fate.events.filters import check_filters
 from fate.formats.opening import as_recording
 from fate.formats.recording import Recording
@@ -116,8 +117,15 @@ class ResultRecorder(DetectionFiles):
             summary["dropped"]["lines_to_listeners"] = sum(dropped_lines.values())
         summary |= {name: counts[name] for name in counted} | {"adaptation": adaptation}
         if isinstance(stream, LiveStream):
-            summary["source_failed"] = stream.source_failed
+            is_garbage = stream.source_ended and not counts["windows"] and any(stream.source_counts.values())
+            summary["source_failed"] = stream.source_failed or is_garbage
         self.finish({"summary": summary})
+        if series := self.series():
+            summary["series"] = {name: list(files) for name, files in series.items()}
+        if dropped_lines and not self.facts.get("live"):
+            raise FateError(
+                f"{'; '.join(unsent)}; start the listener first and run this again; other files are complete"
+            )
         log = replace(self._log, frames=list(frames), facts={**self.facts, "summary": summary})
         return Detected(log, list(frames), summary)
 
