@@ -57,6 +57,7 @@ def names_of(requirements: list[str]) -> set[str]:
 # ---- help, without Lightning --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_help_lists_every_function_and_never_loads_lightning() -> None:
     done = python(f"{HELP}print(sys.modules.get('pytorch_lightning'))\n")
     assert done.stdout == "True\nTrue\nNone\n", done.stderr

@@ -34,6 +34,7 @@ def test_a_function_runs_in_another_process_and_its_error_comes_back() -> None:
         run_in_process(math.sqrt, -1)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a part of a run")
 def test_memory_of_an_encoder_is_measured_in_a_fresh_process() -> None:
     batch = EventBatch.from_windows([(Window(0, 10), Events([1], [1], [1], [1], sensor=(240, 304)))])

@@ -124,6 +124,7 @@ def test_a_missing_dataset_is_refused_before_torch_is_loaded_and_steps_are_annou
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_device_of_the_command_line_is_used(drives: Path, tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
     file.write_text(small_config(drives, run={"epochs": 1, "device": "auto"}).to_yaml())

@@ -77,6 +77,7 @@ def test_a_file_that_a_yaml_names_and_nobody_has_is_missing(tmp_path: Path) -> N
     assert "gone" in fault
 
 
+@pytest.mark.slow
 def test_files_of_a_simulated_dataset_that_are_gone_or_cut_are_missing(tmp_path: Path) -> None:
     folder = tmp_path / "drives"
     fate.simulate(folder, recordings=2, seconds=0.3, shares=(1, 0, 0))
@@ -104,6 +105,7 @@ def faulty(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_training_names_faults_on_screen_in_the_log_and_in_data_json_and_stops(faulty: Path, tmp_path: Path) -> None:
     pytest.importorskip("pytorch_lightning", reason="training needs the extra train")
     file = tmp_path / "small.yaml"

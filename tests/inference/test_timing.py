@@ -74,6 +74,7 @@ def slowed(monkeypatch: pytest.MonkeyPatch, seconds_per_ms: float) -> None:
     monkeypatch.setattr(WindowDetector, "__call__", waiting)
 
 
+@pytest.mark.slow
 def test_a_length_that_takes_too_long_is_not_chosen_for_a_camera(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "TIMED", 3)
     slowed(monkeypatch, 0.002)  # a window of 50 ms takes 100 ms

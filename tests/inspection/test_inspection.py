@@ -335,6 +335,7 @@ def own_dataset(folder: Path) -> Path:
     return folder / "mine.yaml"
 
 
+@pytest.mark.slow
 def test_a_yaml_dataset_is_inspected_as_it_is_opened(tmp_path: Path) -> None:
     path = own_dataset(tmp_path / "set")
     found = inspect(path)

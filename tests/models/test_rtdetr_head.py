@@ -267,6 +267,7 @@ def test_tables_made_in_inference_mode_serve_in_training_and_follow_the_frame() 
     assert not any("anchors" in name or "valid" in name or "frame" in name for name in head.state_dict())
 
 
+@pytest.mark.slow
 def test_inference_is_one_graph_and_can_be_exported() -> None:
     torch.manual_seed(0)
     head, features = small().eval(), maps(1)
