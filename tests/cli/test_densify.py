@@ -49,6 +49,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return model, folder
 
 
+@pytest.mark.slow
 def test_labels_are_made_for_the_rates_given_and_gone_on_with(files: tuple[Path, Path], tmp_path: Path) -> None:
     model, folder = files
     options = ("--out", tmp_path / "dense", "--kind", "own", "--track-score", "0.15", "--output-threshold", "car=0.2")

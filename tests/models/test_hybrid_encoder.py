@@ -47,6 +47,7 @@ def features(rows: int = 3, columns: int = 5, batch: int = 2) -> list[Tensor]:
     ]
 
 
+@pytest.mark.slow
 def test_outputs_are_those_of_the_public_encoder(
     golden: Callable[[str], dict[str, np.ndarray]],
     golden_weights: Callable[..., dict[str, Tensor]],

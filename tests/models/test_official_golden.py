@@ -92,6 +92,7 @@ def same_predictions(outputs: Tensor, known: Arrays, name: str) -> None:
         np.testing.assert_allclose(outputs, known[f"{name}_head_decoded"], rtol=0, atol=4e-5)
 
 
+@pytest.mark.slow
 def test_rvt_gives_the_known_outputs_with_the_state_it_carries(
     imported: Import, images: Tensor, golden: Callable[[str], Arrays], close_to_golden: Close
 ) -> None:

@@ -26,6 +26,7 @@ def small(**options: int) -> PResNet:
     return PResNet(4, depth=10, widths=(8, 8, 16, 24), **options)
 
 
+@pytest.mark.slow
 def test_outputs_are_those_of_the_public_backbone(
     golden: Callable[[str], dict[str, np.ndarray]],
     golden_weights: Callable[..., dict[str, Tensor]],
