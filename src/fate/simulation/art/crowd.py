@@ -72,7 +72,7 @@ def stride_of(body: Body, speed: float, motion: Motion) -> float:
     return body.height * (0.6 + 0.3 * speed if motion == "run" else 0.55 + 0.2 * speed)
 
 
-class _Spot(NamedTuple):
+class Spot(NamedTuple):
     """A point that the camera sees at a moment, and the heading of someone there."""
 
     when: float  # seconds
@@ -85,14 +85,14 @@ class _Spot(NamedTuple):
         come, sin, cos = speed * self.when, float(np.sin(self.heading)), float(np.cos(self.heading))
         return Straight(self.x - come * sin, self.z - come * cos, self.heading, speed, stride)
 
-    def beside(self, right: float, ahead: float, turn: float = 0.0) -> _Spot:
+    def beside(self, right: float, ahead: float, turn: float = 0.0) -> Spot:
         """The point that lies so many metres to the right and ahead, as someone sees it after a turn to the right."""
         heading = self.heading + turn
         cos, sin = float(np.cos(heading)), float(np.sin(heading))
-        return _Spot(self.when, self.x + right * cos + ahead * sin, self.z - right * sin + ahead * cos, heading)
+        return Spot(self.when, self.x + right * cos + ahead * sin, self.z - right * sin + ahead * cos, heading)
 
 
-def _draw_spot(street: Street, stays: bool) -> _Spot:
+def _draw_spot(street: Street, stays: bool) -> Spot:
     """A point in sight, at a log-uniform distance; across the picture, to the camera or away from it, or anyhow."""
     rng, furthest = street.rng, NEAR_ENOUGH if stays and street.at_rest else FURTHEST
     when, distance = rng.uniform(0, street.seconds), np.exp(rng.uniform(np.log(NEAREST), np.log(furthest)))
@@ -103,10 +103,10 @@ def _draw_spot(street: Street, stays: bool) -> _Spot:
     if kind != "any":
         turn = rng.choice([0.0, np.pi]) + (np.pi / 2 if kind == "across" else 0.0) + rng.normal(0, 0.15)
     x, z = camera.x[0] + distance * np.sin(bearing), camera.z[0] + distance * np.cos(bearing)
-    return _Spot(when, float(x), float(z), float(bearing + turn))
+    return Spot(when, float(x), float(z), float(bearing + turn))
 
 
-def _path(rng: np.random.Generator, body: Body, motion: Motion, spot: _Spot, speed: float) -> Path:
+def _path(rng: np.random.Generator, body: Body, motion: Motion, spot: Spot, speed: float) -> Path:
     """The way of someone who is at a spot at its moment; without speed it stays there and sways."""
     if speed == 0:
         return Swaying(spot.x, spot.z, float(rng.uniform(0.25, 0.9)), float(rng.uniform(0, 2 * np.pi)), spot.heading)

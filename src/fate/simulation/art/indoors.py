@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fate.simulation.art.actors import Path, Straight, Swaying
+from fate.simulation.art.actors import Swaying
 from fate.simulation.art.catalogue import Split
-from fate.simulation.art.crowd import make_seat, stride_of
+from fate.simulation.art.crowd import Spot, make_seat, stride_of
 from fate.simulation.art.negatives.paths import hold
 from fate.simulation.art.negatives.rooms import corridor, room
 from fate.simulation.art.negatives.world import Negative
@@ -39,16 +39,14 @@ def _add_person(rng: np.random.Generator, split: Split, scene: Negative, seconds
     distance = np.exp(rng.uniform(np.log(NEAREST), np.log(FURTHEST)))
     bearing = float(camera.yaw[0]) + rng.uniform(-ASIDE, ASIDE)
     x, z = (float(camera.x[0] + distance * np.sin(bearing)), float(camera.z[0] + distance * np.cos(bearing)))
-    path: Path
     if motion == "walk":
-        heading, speed = bearing + rng.choice([-1, 1]) * rng.normal(np.pi / 2, 0.4), rng.uniform(0.4, 1.4)
-        start_x, start_z = x - speed * when * np.sin(heading), z - speed * when * np.cos(heading)
-        path = Straight(float(start_x), float(start_z), float(heading), speed, stride_of(person, speed, motion))
-    else:
-        heading = bearing + np.pi + rng.normal(0, 0.6)
-        hertz = rng.uniform(0.3, 1.5) if motion == "gesture" else rng.uniform(0.25, 0.9)
-        path = Swaying(x, z, float(hertz), float(rng.uniform(0, 2 * np.pi)), float(heading))
-    scene.street.add_labelled(person, path)
+        heading, speed = bearing + rng.choice([-1, 1]) * rng.normal(np.pi / 2, 0.4), float(rng.uniform(0.4, 1.4))
+        way = Spot(when, x, z, float(heading)).way(speed, stride_of(person, speed, motion))
+        scene.street.add_labelled(person, way)
+        return
+    spot = Spot(when, x, z, bearing + np.pi + float(rng.normal(0, 0.6)))
+    hertz = rng.uniform(0.3, 1.5) if motion == "gesture" else rng.uniform(0.25, 0.9)
+    scene.street.add_labelled(person, Swaying(x, z, float(hertz), float(rng.uniform(0, 2 * np.pi)), spot.heading))
     if motion == "sit":
-        behind = x - 0.12 * np.sin(heading), z - 0.12 * np.cos(heading)
-        scene.street.add("seat", make_seat(rng, person.height).panels, behind, facing=True)
+        behind = spot.beside(0.0, -0.12)
+        scene.street.add("seat", make_seat(rng, person.height).panels, (behind.x, behind.z), facing=True)

@@ -61,10 +61,11 @@ def make_world(seed: int, split: Split, seconds: float) -> World:
 
 
 def scene_of(seed: int) -> str:
-    """What the world of a seed shows: a kind and, after a comma, where the camera is or what there is instead."""
+    """What the world of a seed shows: its kind and, after a comma, the camera's mount or what there is instead."""
     kind, rng = _draw_kind(seed)
-    details = {"nothing": lambda: kind_of(seed), "street": lambda: f"camera on {draw_variety(rng).mount}"}
-    return f"{kind}, {details[kind]()}" if kind in details else kind
+    if kind == "nothing":
+        return f"{kind}, {kind_of(seed)}"
+    return f"{kind}, {draw_variety(rng).mount}" if kind == "street" else kind
 
 
 def _draw_kind(seed: int) -> tuple[Kind, np.random.Generator]:

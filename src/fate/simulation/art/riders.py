@@ -15,7 +15,7 @@ from fate.simulation.art.actors import Path, Pose
 from fate.simulation.art.catalogue import Split
 from fate.simulation.art.panels import Body
 from fate.simulation.art.people import Figure, make_figure
-from fate.simulation.art.skeleton import BONES, HARMONICS, Skeleton, fourier, half_a_cycle_later
+from fate.simulation.art.skeleton import BONES, HARMONICS, Skeleton, fourier, half_a_cycle_later, turned
 from fate.simulation.art.two_wheelers import Machine
 
 _HEIGHT = 1.75  # of a rider for whom the machines are drawn, metres
@@ -52,7 +52,8 @@ def _pose(figure: Figure, machine: Machine, lean: float) -> Skeleton:
     legs = np.array([_pose_leg(figure, machine, angle) for angle in turn])  # [moments, thigh · shank · foot]
     series = {"trunk": fourier([-lean]), "head": fourier([0.75 * lean])}
     series |= {name: fourier(angles) for name, angles in zip(("thigh", "shank", "foot"), legs.T.tolist(), strict=True)}
-    shoulder = joints["trunk"] - joints["thigh"] + _leaned(joints["upper_arm"] - joints["trunk"], -lean)
+    arm = joints["upper_arm"] - joints["trunk"]
+    shoulder = joints["trunk"] - joints["thigh"] + (arm[0], *turned(arm[1], arm[2], np.asarray(-lean)))
     reach = np.array([0.0, machine.hip[1] - machine.hand[1], machine.hand[0] - machine.hip[0]]) - shoulder
     upper, fore = _bend(joints["forearm"] - joints["upper_arm"], np.array([0.0, 0.85 * figure.arm, 0.0]), reach, -1.0)
     series |= {"upper_arm": fourier([upper + lean]), "forearm": fourier([fore - upper])}
@@ -91,9 +92,3 @@ def _bend(first: Float64, second: Float64, reach: Float64, side: float) -> tuple
     at_end = float(np.arccos((short**2 + far**2 - long**2) / (2 * short * far)))
     upper, lower = towards + side * at_start, towards - side * at_end
     return upper - float(np.arctan2(first[2], first[1])), lower - float(np.arctan2(second[2], second[1]))
-
-
-def _leaned(offset: Float64, angle: float) -> Float64:
-    """A vector (right, down, forward) turned about the axis from left to right."""
-    cos, sin = np.cos(angle), np.sin(angle)
-    return np.array([offset[0], offset[1] * cos - offset[2] * sin, offset[1] * sin + offset[2] * cos])

@@ -112,6 +112,12 @@ def make_skeleton(
     return Skeleton(at_rest, soles, angles, flight, sway, float(rng.uniform(0, 2 * np.pi)))
 
 
+def turned(down: Float64, forward: Float64, angle: Float64) -> tuple[Float64, Float64]:
+    """A vector turned about the axis from left to right by an angle in rad."""
+    cos, sin = np.cos(angle), np.sin(angle)
+    return down * cos - forward * sin, down * sin + forward * cos
+
+
 def half_a_cycle_later(series: Float64) -> Float64:
     """The series of the other side, whose limbs move half a cycle later."""
     sign = (-1.0) ** np.arange(1, HARMONICS + 1)

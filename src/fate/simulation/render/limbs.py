@@ -14,7 +14,7 @@ import numpy as np
 
 from fate.simulation.arrays import Float64
 from fate.simulation.art.actors import Actor, Ego
-from fate.simulation.art.skeleton import FEET, HARMONICS, HIP, PARENT_INDEX, Skeleton
+from fate.simulation.art.skeleton import FEET, HARMONICS, HIP, PARENT_INDEX, Skeleton, turned
 
 #: The view of a person is chosen this often, µs.
 CHOICE_US = 100_000
@@ -68,26 +68,20 @@ def pose_bones(bones: Bones, gait: Float64, seen: Float64) -> PosedBones:
     for bone, parent in enumerate(PARENT_INDEX):
         if parent >= 0:
             offset = bones.joints[:, bone] - bones.joints[:, parent]
-            step_down, step_forward = _turned(offset[:, 1], offset[:, 2], angle[..., parent])
+            step_down, step_forward = turned(offset[:, 1], offset[:, 2], angle[..., parent])
             down[..., bone], forward[..., bone] = down[..., parent] + step_down, forward[..., parent] + step_forward
             angle[..., bone] += angle[..., parent]
     lowest = np.full_like(gait, -np.inf)
     for foot in FEET:
         for end in range(2):
             along = bones.soles[:, end] - bones.joints[:, foot, 2]
-            below = _turned(-bones.joints[:, foot, 1], along, angle[..., foot])[0]
+            below = turned(-bones.joints[:, foot, 1], along, angle[..., foot])[0]
             lowest = np.maximum(lowest, down[..., foot] + below)
     lift = lowest + bones.flight * np.square(np.cos(phase - _IN_FLIGHT))
     lift = np.where(np.isnan(bones.seat), lift, bones.joints[:, HIP, 1] + bones.seat)
     cos, sin = np.cos(seen)[..., None], np.sin(seen)[..., None]
     joints = np.stack([right * cos + forward * sin, down - lift[..., None], forward * cos - right * sin], axis=-1)
     return PosedBones(joints, angle)
-
-
-def _turned(down: Float64, forward: Float64, angle: Float64) -> tuple[Float64, Float64]:
-    """A vector turned about the axis from left to right."""
-    cos, sin = np.cos(angle), np.sin(angle)
-    return down * cos - forward * sin, down * sin + forward * cos
 
 
 def turn_cards(vectors: Float64, angle: Float64, seen: Float64, drawn: Float64, spread: Float64) -> Float64:

@@ -142,7 +142,7 @@ class Scene:
 
     @property
     def shows(self) -> str:
-        """The kind of scene in a few words, for example ``"street, camera on car"``."""
+        """The kind of scene in a few words, for example ``"street, car"`` for a camera on a car."""
         return scene_of(self.seed) if self.random_sensor is not None else self.profile.name
 
     @property

@@ -70,7 +70,7 @@ def live(
         if on_page is not None:
             on_page(page.url)
         is_opened = browser and open_browser(page.url)
-        detector = model if isinstance(model, StreamingDetector) else load_detector(model, choose_device(device))
+        detector = load_detector(model, choose_device(device))
         return show_live(
             page, opened, detector, hz, window_us=window_us, threshold=threshold, filters=filters, loop=loop,
             name=name_of(source), wait_for_viewer=is_opened, **files,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,9 +83,9 @@ def carried(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
         for _ in range(int(rng.integers(0, 4))):
             middle = numbers(-x * rng.uniform(0.3, 1.2), z, y=-y * rng.uniform(0.3, 1.2))
             mirrored = sway(rng, middle, numbers(0.7 * reach, gait=0.2, y=0.4 * reach), hertz)
-            part = upright(glow.light, size, size * rng.uniform(0.4, 2.0), alpha=0.4 * glow.alpha)
-            faint = [replace(panel, emission=float(rng.uniform(0.01, 0.2))) for panel in part]
-            contents.add("reflection", faint, mirrored)
+            tall, faint = size * rng.uniform(0.4, 2.0), float(rng.uniform(0.01, 0.2))
+            part = upright(glow.light, size, tall, alpha=0.4 * glow.alpha, emission=faint)
+            contents.add("reflection", part, mirrored)
     add_backdrop(rng, split, contents, 2.5, 0.0)
     return Negative(hold(rng, seconds, rng.choice([0.0, 0.0, 0.01])), contents, _dark(rng), 0.0, 0.5)
 
