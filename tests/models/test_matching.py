@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fate.errors import FateError
@@ -18,6 +19,7 @@ from fate.models.outputs import FlatTargets, Targets
 
 FRAME = (100, 200)  # rows, columns
 CPU = torch.device("cpu")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU on this machine")
 
 
 def targets_of(*counts: int, classes: int = 3) -> FlatTargets:
@@ -111,6 +113,54 @@ def test_predictions_that_are_not_finite_are_called_a_divergence(broken: float) 
     boxes[1, 0, 3, 2] = broken
     with pytest.raises(FateError, match="training diverged"):
         match(logits, boxes, targets_of(1, 2))
+
+
+@needs_gpu
+def test_a_gpu_finds_the_same_pairs_without_waiting() -> None:
+    torch.manual_seed(0)
+    for counts, queries in (((3, 0, 7, 1), 30), ((12, 40, 0), 300), ((0, 0), 5), ((5,), 5)):
+        flat = targets_of(*counts)
+        logits, boxes = predictions(4, len(counts), queries)
+        expected = match(logits, boxes, flat)
+        on_gpu = FlatTargets(*(part.cuda() for part in flat[:5]), flat.counts)
+        given = logits.cuda(), boxes.cuda()
+        match(*given, on_gpu)  # compiles
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                found = match(*given, on_gpu)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.synchronize()
+        for mine, theirs in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(mine.cpu(), theirs)
+
+
+@needs_gpu
+def test_a_gpu_finds_the_cheapest_pairs_where_rows_compete_and_costs_are_equal() -> None:
+    from fate.models.heads.matching_gpu import cheapest_columns
+
+    rng = np.random.default_rng(0)
+    for trial in range(20):
+        rows = int(rng.integers(1, 30))
+        cost = rng.normal(size=(50, rows, int(rng.integers(rows, 320)))).astype(np.float32)
+        cost = np.round(2 * cost) if trial % 2 else cost[:, :1] + 0.1 * cost
+        counts = rng.integers(0, rows + 1, len(cost)).astype(np.int32)
+        found = cheapest_columns(torch.from_numpy(cost).cuda(), torch.from_numpy(counts).cuda()).cpu().numpy()
+        for own, columns, count in zip(cost, found, counts, strict=True):
+            assert len(set(columns[:count])) == count
+            assert (columns[count:] == -1).all()
+            least = own[linear_sum_assignment(own[:count])].sum(dtype=np.float64)
+            assert own[np.arange(count), columns[:count]].sum(dtype=np.float64) == pytest.approx(least, abs=1e-5)
+
+
+@needs_gpu
+def test_costs_that_are_not_finite_do_not_stop_a_gpu() -> None:
+    logits, boxes = predictions(2, 2, 5)
+    boxes[1, 0, 3, 2] = float("nan")
+    flat = targets_of(1, 2)
+    found = match(logits.cuda(), boxes.cuda(), FlatTargets(*(part.cuda() for part in flat[:5]), flat.counts))
+    assert (found.query >= 0).all()
 
 
 @pytest.mark.parametrize("class_id", [-1, 3])

@@ -8,6 +8,7 @@ and layers are matched at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -41,12 +42,35 @@ def match(logits: Tensor, boxes: Tensor, targets: FlatTargets) -> Matches:
     """
     sets, windows = logits.shape[:2]
     table = matching_costs(logits, boxes, targets).flatten(0, 1).transpose(1, 2)  # [R · N, boxes, Q]
+    if can_solve_on_gpu(table, targets.counts):
+        return _match_on_gpu(table, targets, sets)
     pairs = cheapest_pairs(table, targets.counts * sets)
     pairs = RowPairs(*np.stack(pairs)[:, np.lexsort((pairs.column, pairs.window))])  # ordered as in the public code
     first = np.array([0, *accumulate(targets.counts)])
     window = pairs.window % max(windows, 1)
     found = np.stack([window, pairs.column, first[window] + pairs.row])
     return Matches(*to_device(torch.from_numpy(found.reshape(3, sets, -1)), logits.device))
+
+
+def can_solve_on_gpu(cost: Tensor, counts: Sequence[int]) -> bool:
+    """Whether the costs [N, M, Q] are on a GPU with a kernel that solves windows with so many boxes each."""
+    if not cost.is_cuda or find_spec("triton") is None:
+        return False
+    from fate.models.heads.matching_gpu import MAX_COLUMNS, MAX_ROWS  # noqa: PLC0415  (needs triton)
+
+    rows, columns = cost.shape[1:]
+    return rows <= MAX_ROWS and columns <= MAX_COLUMNS and max(counts, default=0) <= columns
+
+
+def _match_on_gpu(cost: Tensor, targets: FlatTargets, sets: int) -> Matches:
+    """Match without waiting for the GPU: how many pairs there are is known, and which ones they are stays there."""
+    from fate.models.heads.matching_gpu import cheapest_columns  # noqa: PLC0415  (needs triton)
+
+    counts = torch.tensor(targets.counts * sets, dtype=torch.int32)
+    chosen = cheapest_columns(cost, to_device(counts, cost.device)).view(sets, len(targets.counts), cost.shape[1])
+    query = chosen[:, targets.window, targets.box_index]  # [R, K]
+    target = (targets.window * cost.shape[2] + query).argsort(dim=1)  # ordered as in the public code
+    return Matches(targets.window[target], query.gather(1, target), target)
 
 
 def matching_costs(logits: Tensor, boxes: Tensor, targets: FlatTargets) -> Tensor:
