@@ -50,6 +50,17 @@ def test_a_detector_that_is_never_precise_is_told() -> None:
     assert calibration(np.ones(1))[0] < 0.5
 
 
+def test_many_boxes_of_low_confidence_leave_the_curve_of_the_others_as_it_is() -> None:
+    random = np.random.default_rng(0)
+    low = 0.01 * random.random(1_000_000) ** 2  # as detectors report them: nearly all boxes are of this kind
+    parts = [overconfident(0), Matches(low, random.random(len(low)) < 0.004)]
+    calibration, _ = fit_calibration(parts)
+    fresh = overconfident(1)
+    high = fresh.confidence > 0.3
+    for mean, share, _ in Matches(calibration(fresh.confidence[high]), fresh.right[high]).reliability():
+        assert share == pytest.approx(mean, abs=0.03)
+
+
 @pytest.mark.parametrize("right", [0, 50, 500])
 def test_too_few_or_uniform_predictions_are_refused(right: int) -> None:
     count = max(right, 100 if right else 500)

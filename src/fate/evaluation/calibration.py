@@ -14,7 +14,7 @@ from fate.inference.score_calibration import ScoreCalibration
 
 #: Precision on validation data that the default threshold gives.
 PRECISION = 0.9
-#: Groups of equally many predictions from which the curve is fitted, and the fewest predictions that this needs.
+#: Groups with equally many right predictions from which the curve is fitted, and the fewest predictions that this needs.
 GROUPS, FEWEST = 20, 200
 #: Smallest rise of a chance over all confidences together, so that the order of boxes stays.
 RISE = 1e-3
@@ -52,7 +52,9 @@ def fit_calibration(parts: Sequence[Matches]) -> tuple[ScoreCalibration, str]:
         )
     order = np.argsort(-confidence, kind="stable")
     confidence, right = confidence[order], right[order]
-    groups = [group for group in np.array_split(np.arange(len(right)), GROUPS) if len(group)][::-1]  # rising
+    found = np.cumsum(right)
+    ends = np.unique(np.searchsorted(found, np.linspace(0, found[-1], GROUPS + 1)[1:-1]) + 1)  # most are wrong and low
+    groups = [group for group in np.split(np.arange(len(right)), ends) if len(group)][::-1]  # rising
     middle = np.array([confidence[group].mean() for group in groups])
     share = isotonic_regression([right[group].mean() for group in groups], weights=[len(group) for group in groups]).x
     middle, first = np.unique(middle, return_index=True)
@@ -60,12 +62,12 @@ def fit_calibration(parts: Sequence[Matches]) -> tuple[ScoreCalibration, str]:
     chances = np.interp(knots, middle, share[first])
     chances[0] = 0.0
     chances = (1 - RISE) * np.clip(chances, 0, 1) + RISE * knots
-    precision = np.cumsum(right) / np.arange(1, len(right) + 1)
+    precision = found / np.arange(1, len(right) + 1)
     reached = np.flatnonzero(precision >= PRECISION)
     last = int(reached[-1]) if len(reached) else int(np.argmax(precision))
-    fitted = ScoreCalibration(tuple(knots.round(6)), tuple(chances.round(6)))
-    threshold = round(float(fitted(confidence[last : last + 1])[0]), 4)
-    said = f"threshold {threshold:g}: precision {precision[last]:.2f} in {len(right)} predictions"
+    fitted = ScoreCalibration(tuple(knots.tolist()), tuple(chances.tolist()))
+    threshold = round(float(fitted(confidence[last : last + 1])[0]), 6)
+    said = f"threshold {threshold:.3f}: precision {precision[last]:.2f} in {len(right)} predictions"
     if not len(reached):
         said += f"; {PRECISION:g} is reached nowhere"
     return ScoreCalibration(fitted.confidences, fitted.chances, threshold), said
