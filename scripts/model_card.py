@@ -19,8 +19,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fate.data.manifests import MANIFEST
 from fate.errors import FateError
+from fate.inference.score_calibration import ScoreCalibration
 from fate.models.checkpoints import load_model, read_card
 from fate.models.table import MODELS
 from fate.models.zoo import flops_per_window
@@ -32,6 +35,11 @@ ACCURACY = ("AP50:95", "AP50", "AP75")
 DELAYS = {"delay_p50_ms": "delay p50, ms", "delay_p90_ms": "delay p90, ms"}
 DOCS = "../../../docs"  # from src/fate/weights
 TEST_SPLIT = "the test split of these drives"
+MIXED_WORDS = (
+    "Simulated recordings only, each with a sensor, a lens and a scene of its own: cameras on cars, on masts, in the"
+    " hand and in rooms, by day, at dusk and at night, with people of ten pixels to the whole picture; a quarter shows"
+    f" no road user. [docs/guides/simulator.md]({DOCS}/guides/simulator.md) says how they are made."
+)
 
 
 def model_card(
@@ -62,6 +70,7 @@ def model_card(
         *_data(header, made),
         *_training(header, commands),
         *_accuracy(header, json.loads(evaluation.read_text()), on),
+        *_scores(header),
         *_latency(weights.stem, [json.loads(file.read_text()) for file in latency]),
         *_limits(header, limits, made is not None and made.request.at_rest > 0),
     ]) + "\n"  # fmt: skip
@@ -84,7 +93,7 @@ def _what(weights: Path, header: Mapping[str, Any]) -> list[str]:
     }
     use = f'```python\ndetector = fate.load_detector("{weights.stem}")\n```'
     return [
-        f"Boxes of {' and '.join(f'{name}s' for name in model['classes'])} from events, at any rate from 20 to 200 Hz.",
+        f"Boxes of {_plural(model['classes'])} from events, at any rate from 20 to 200 Hz.",
         use,
         _pairs(facts),
     ]
@@ -105,8 +114,15 @@ def _data(header: Mapping[str, Any], drives: Manifest | None) -> list[str]:
         f" exact boxes. [docs/guides/simulator.md]({DOCS}/guides/simulator.md) says how they are made and how they"
         " differ from real recordings."
     )
+    told = header["training"] or {}
+    if sensors := told.get("sensors"):
+        return ["## Data", MIXED_WORDS, _pairs({
+            "profile": "mixed",
+            "seeds": ", ".join(str(seed) for seed in told["seeds_of_data"]),
+            "sensors": ", ".join(f"{width}×{height}" for height, width in sensors),
+        })]  # fmt: skip
     if drives is None:
-        given = (header["training"] or {}).get("data")
+        given = told.get("data")
         return ["## Data", words, _pairs({"dataset": Path(given).name if given else UNKNOWN})]
     asked, entries = drives.request, drives.recordings
     splits = {name: sum(entry.split == name for entry in entries) for name in ("train", "val", "test")}
@@ -170,6 +186,21 @@ def _accuracy(header: Mapping[str, Any], by_rate: Mapping[str, Mapping[str, floa
     ]
 
 
+def _scores(header: Mapping[str, Any]) -> list[str]:
+    if "calibration" not in header:
+        return []
+    calibration = ScoreCalibration.of(header)
+    rows = [["network's confidence", "score"]]
+    rows += [[f"{each:.1f}", f"{calibration(np.array([each]))[0]:.2f}"] for each in np.arange(1, 10) / 10]
+    return [
+        "## Scores",
+        "A score is the chance that the box is right (IoU of 0.5 or more with an object of its class), measured on"
+        " simulated recordings that were not used for training. The default threshold is"
+        f" {calibration.threshold:.2f}: 90 % of the boxes above it are right there.",
+        _table(rows),
+    ]
+
+
 def _latency(name: str, machines: Sequence[Mapping[str, Any]]) -> list[str]:
     rows = [["device", "threads", "Hz", "run", "precision", "p50, ms", "p99, ms"]]
     for machine in machines:
@@ -192,11 +223,13 @@ def _limits(header: Mapping[str, Any], seen: Sequence[str], at_rest: bool) -> li
     height, width = header["model"]["sensor"]
     known = _plural(header["model"]["classes"])
     cameras = "a camera in a moving car" + (" or beside a street" if at_rest else "")
+    many = "sensors" in (header["training"] or {})
+    cameras = "cameras on cars, beside streets, in the hand and in rooms" if many else cameras
     limits = (
         *seen,
         "Nothing real was seen in training, nor in the figures above. How good it is on your recordings is not known"
         " until you look: `fate detect`, and `fate evaluate` where you have labels.",
-        f"It knows {known} as {cameras} sees them, by day and by night, and no other class.",
+        f"It knows {known} as {cameras} see{'' if many else 's'} them, by day and by night, and no other class.",
         f"It was trained for {width} × {height} pixels. Of a larger sensor each k × k pixels become one, with the k"
         " that brings its size nearest to that; a smaller one is taken as it is. A warning says what was done"
         f" ([docs/guides/streaming.md]({DOCS}/guides/streaming.md)).",
@@ -218,7 +251,8 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _plural(names: Sequence[str]) -> str:
-    return " and ".join(f"{name}s" for name in names)
+    first, last = [f"{name}s" for name in names[:-1]], f"{names[-1]}s"
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _percent(share: float | None) -> str:

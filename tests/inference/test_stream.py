@@ -26,6 +26,7 @@ from fate.inference.stream import StreamingDetector
 from fate.inference.stream_types import StreamFrame
 from fate.inference.window_detector import LEAST_OVERLAP, UNSEEN_US
 from fate.models.boxes import iou
+from fate.models.checkpoints import add_facts, save_model
 from fate.models.outputs import Outputs
 from fate.models.zoo import build_model
 from tests.conftest import REAL, real_recordings
@@ -220,6 +221,18 @@ def test_what_was_done_for_another_sensor_is_said_once() -> None:
         warnings.simplefilter("error")
         detector.open_stream((40, 50), 100)
         assert detector.open_stream(SENSOR, 100).adaptation.describe() == ""
+
+
+def test_nothing_is_said_about_a_sensor_of_the_training(tmp_path: Path) -> None:
+    file = tmp_path / "many.safetensors"
+    save_model(small_detector(), file)
+    add_facts(file, {"training": {"sensors": [[64, 64], [40, 50]]}})
+    many = fate.load_detector(file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        many.open_stream((40, 50), 20)
+    with pytest.warns(FateWarning, match="44×40"):
+        many.open_stream((40, 44), 20)
 
 
 def test_boxes_stay_on_a_sensor_whose_sides_the_divisor_does_not_divide() -> None:

@@ -118,7 +118,7 @@ def load_detector(
     else:
         model, card = load_trained(given), read_card(find_weights(given))
     accuracy = [Accuracy(*entry) for entry in card.get("accuracy", ())]
-    facts = training_downscale(card), accuracy, ScoreCalibration.of(card)
+    facts = training_downscale(card), accuracy, ScoreCalibration.of(card), training_sensors(card)
     return StreamingDetector(model, device, precision, name, *facts, backend=backend, say=say)
 
 
@@ -130,6 +130,12 @@ def training_downscale(card: Mapping[str, Any]) -> int:
     stated = (card.get("training") or {}).get("downscale")
     usual = {small_sensor(public.sensor, public.downscale): public.downscale for public in PUBLIC.values()}
     return int(stated or usual.get(Sensor.of(card["model"]["sensor"]), 1))
+
+
+def training_sensors(card: Mapping[str, Any]) -> tuple[Sensor, ...]:
+    """The sensors whose events a detector saw in training, by the header of its weights: at least that of the model."""
+    sizes = (card.get("training") or {}).get("sensors", [card["model"]["sensor"]])
+    return tuple(Sensor.of(size) for size in sizes)
 
 
 def load_trained(name_or_path: str | PathLike[str]) -> Detector:

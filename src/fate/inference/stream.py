@@ -18,7 +18,7 @@ so that a detector sees as many events as in its training, at any rate.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from os import PathLike
@@ -128,6 +128,7 @@ class StreamingDetector:
         downscale: int = 1,
         accuracy: Sequence[Accuracy] = (),
         calibration: ScoreCalibration | None = None,
+        sensors: Collection[Sensor] = (),
         backend: Backend = "torch",
         say: Say | None = None,
     ) -> None:
@@ -135,6 +136,7 @@ class StreamingDetector:
 
         ``downscale`` is that of the recordings of its training; see ``adapting.py``. ``accuracy`` is what its weights
         state about windows of several lengths; see ``timing.py``. ``calibration`` turns its confidences into scores.
+        ``sensors`` are those whose events it saw in training, if they are not all of the size of ``model.sensor``.
         ``backend`` and ``say`` are those of ``backends.choosing.run_in``.
         """
         check_backend(backend, device)
@@ -144,7 +146,7 @@ class StreamingDetector:
         self.name = name or str(model.description.get("name", "detector"))
         self.accuracy = tuple(accuracy)  #: AP by rate and length of windows, as the weights state it
         self.calibration = calibration or ScoreCalibration()  #: from confidences to scores, and the default threshold
-        self._downscale, self._say = downscale, say
+        self._downscale, self._sensors, self._say = downscale, frozenset(sensors), say
         self._adapted: dict[tuple[Sensor, bool], Adaptation] = {}
 
     def __repr__(self) -> str:
@@ -163,7 +165,8 @@ class StreamingDetector:
         key = size, clips and self.backend == "auto"
         if key not in self._adapted:
             found = adapt(self.model, size, self._downscale)
-            if (change := found.describe()) and not any(size == known for known, _ in self._adapted):
+            told = size in self._sensors or any(size == known for known, _ in self._adapted)
+            if not told and (change := found.describe()):
                 warn(f"{change}; boxes may be less good there")
             model = run_in(found.model, self.backend, self.device, clips=clips, say=self._say)
             self._adapted[key] = replace(found, model=model)
