@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 import fate
@@ -29,7 +29,7 @@ from fate.processes import KILL_SIGNAL
 from fate.workflows.live_page.messages import decode_message, encode_message, read_message, write_message
 from fate.workflows.live_page.page_process import LivePage
 from fate.workflows.live_page.pictures import EventPicture, unpack_picture
-from fate.workflows.live_page.server import IN_FLIGHT
+from fate.workflows.live_page.server import IN_FLIGHT, WRONG_TOKEN
 from tests.cli.running import fate as run_command
 from tests.conftest import make_events
 
@@ -235,10 +235,25 @@ def test_other_machines_need_the_token() -> None:
         assert len(query) > 20
         assert status_of(page) == status_of(page, "/?token=guessed") == 403
         assert status_of(page, f"/?{query}") == status_of(page, f"/?{query}", Host="robot.local:8200") == 200
-        with pytest.raises(InvalidStatus, match="403"), viewer_of(page):
+        for wrong in ("", "?token=guessed"):
+            with viewer_of(page, wrong) as viewer, pytest.raises(ConnectionClosed, match=str(WRONG_TOKEN)):
+                viewer.recv(PATIENCE_S)
+        with pytest.raises(InvalidStatus, match="403"), viewer_of(page, f"?{query}", origin="http://evil.example"):
             pass
         with viewer_of(page, f"?{query}") as viewer:
             assert next_message(viewer)
+
+
+def test_the_environment_gives_a_token_that_stays_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FATE_LIVE_TOKEN", "a-token_of-1234567")
+    for _ in range(2):
+        with LivePage("drive.raw", host="0.0.0.0", port=0) as page:
+            assert page.url.endswith("/?token=a-token_of-1234567")
+            assert status_of(page, "/?token=a-token_of-1234567") == 200
+    for unsafe in ("", "short", "sixteen letters & more"):
+        monkeypatch.setenv("FATE_LIVE_TOKEN", unsafe)
+        with pytest.raises(fate.FateError, match=r"FATE_LIVE_TOKEN.*16"):
+            LivePage("drive.raw", host="0.0.0.0", port=0)
 
 
 @pytest.mark.parametrize("nonsense", ["[]", "no JSON", '{"shown": ' + "1" * 5000 + "}", b"\x00\x01"])
