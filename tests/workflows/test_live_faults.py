@@ -55,9 +55,8 @@ def run(send: Callable[[int], object], detector: Any = None, **options: Any) -> 
 def accounted(done: Detected) -> int:
     """Events that were detected or dropped."""
     dropped = done.summary["dropped"]
-    return done.summary["events"] + sum(
-        dropped[name] for name in ("late_events", "excess_events", "events_in_dropped_windows")
-    )
+    names = ("late_events", "excess_events", "events_in_dropped_windows", "events_in_unfinished_window")
+    return done.summary["events"] + sum(dropped[name] for name in names)
 
 
 def send(port: int, data: bytes) -> None:

@@ -146,7 +146,7 @@ class LiveStream(AbstractContextManager["LiveStream"]):
         self.close()
 
     def close(self) -> None:
-        """End now: close the source, and drop and count the windows that wait."""
+        """End now: close the source, drop and count the windows that wait, and count the events after them."""
         with self._change:
             self._stopping = True
             self.ended = self.ended or "it was closed"
@@ -155,7 +155,8 @@ class LiveStream(AbstractContextManager["LiveStream"]):
         if self._reader.ident is not None and self._reader is not threading.current_thread():
             self._reader.join(JOIN_S)
         with self._change:
-            self._queue(self._windower.close())
+            for unfinished in self._windower.close():  # its time is not over, so no window is lost
+                self.counts.events_in_unfinished_window += len(unfinished.events)
             while len(self._waiting):
                 self._waiting.drop_oldest()
 
