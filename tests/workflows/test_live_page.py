@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,12 +27,16 @@ from fate.inference.recording_source import RecordingSource
 from fate.inference.sources import LiveSource
 from fate.inference.stream_types import StreamCounts, StreamFrame
 from fate.processes import KILL_SIGNAL
+from fate.text import grouped
+from fate.workflows.detect_live import detect_live
 from fate.workflows.live_page.messages import decode_message, encode_message, read_message, write_message
 from fate.workflows.live_page.page_process import LivePage
 from fate.workflows.live_page.pictures import EventPicture, unpack_picture
 from fate.workflows.live_page.server import IN_FLIGHT, WRONG_TOKEN
 from tests.cli.running import fate as run_command
 from tests.conftest import make_events
+from tests.inference.streams import QuickDetector, drive, pieces
+from tests.inference.test_recording_source import Given
 
 SENSOR = Sensor(24, 31)  # 744 pixels; a row does not end with a byte
 PATIENCE_S = 60
@@ -211,6 +216,36 @@ def test_a_viewer_records_into_a_file_of_the_current_folder(
     first = min(tmp_path.glob("drive-*.raw"))
     assert content["recording"]["note"]
     assert fate.open_recording(first).read() == events
+
+
+def test_a_viewer_records_a_source_with_the_time_of_day(
+    page: LivePage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    events = make_events(300, SENSOR).shifted(1_800_000_000_000_000)
+    recorder = RecordingSource(SomeEvents(events))
+    source = page.watch(recorder)
+    page.add(frame_at(int(events.t_us[0])))
+    with viewer_of(page) as viewer:
+        viewer.send('{"record": true}')
+        ends = time.monotonic() + PATIENCE_S
+        while not recorder.state.is_active and time.monotonic() < ends:
+            time.sleep(0.01)
+        list(source)
+    (file,) = tmp_path.iterdir()
+    assert fate.open_recording(file, sensor=SENSOR).read() == events
+
+
+def test_recordings_of_viewers_are_in_the_summary_with_their_size(page: LivePage, tmp_path: Path) -> None:
+    first, second = pieces(drive(), [1500])
+    given = Given([])
+    recorder = RecordingSource(given)
+    given.given = [first, partial(recorder.start, tmp_path / "part.raw"), second]
+    done = detect_live(page.watch(recorder), QuickDetector(), 100, budget_ms=1e6)  # type: ignore[arg-type]
+    (note,) = [note for note in done.summary["notes"] if str(tmp_path / "part.raw") in note]
+    assert "2 500 events" in note
+    assert f"{grouped((tmp_path / 'part.raw').stat().st_size)} bytes" in note
+    assert f"note: {note}" in done.lines()
 
 
 # ---- who may open the page ----------------------------------------------------------------------------------------

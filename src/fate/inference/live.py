@@ -76,7 +76,8 @@ class NewestWins:
         self.counts.events_in_dropped_windows += len(dropped.events)
         if dropped.restarted and self._queue:
             following = self._queue[0]
-            self._queue[0] = following._replace(restarted=following.restarted or dropped.restarted)
+            reasons = filter(None, (dropped.restarted, following.restarted))
+            self._queue[0] = following._replace(restarted="; ".join(reasons))
 
 
 class LiveStream(AbstractContextManager["LiveStream"]):
@@ -203,14 +204,17 @@ class LiveStream(AbstractContextManager["LiveStream"]):
 
     def _read(self) -> None:
         """The reading thread: reads the source and queues the windows that close."""
-        ended = SOURCE_ENDED
+        ended, before = SOURCE_ENDED, 0
         try:
             for events in self.source:
                 with self._change:
                     if self._stopping:
                         break
-                    now = self._clock()
-                    closed = self._windower.add(events)
+                    now, restarted = self._clock(), ""
+                    if len(events) and (reconnections := getattr(self.source, "reconnections", 0)) > before:
+                        restarted = f"the source came back (connection {reconnections + 1}), at {events.t_us[0]} µs"
+                        before = reconnections
+                    closed = self._windower.add(events, restarted)
                     self._queue(closed)
                     if len(events):
                         self._note_stall(0.0 if self._latest is None else now - self._latest[1])

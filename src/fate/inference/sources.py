@@ -108,8 +108,8 @@ def play(
 class LiveSource:
     """The base of all sources. Iterating yields pieces of events until the source ends or is closed.
 
-    A class of one's own with the same members is a source too. If it also has a method ``age_s(t_us)``, the seconds
-    since a time of its events, frames say how old they are.
+    A class of one's own with ``sensor``, ``counts``, ``close`` and an iterator is a source too. If it also has a method
+    ``age_s(t_us)``, the seconds since a time of its events, frames say how old they are.
     """
 
     def __init__(self, sensor: Sensor) -> None:
@@ -121,6 +121,11 @@ class LiveSource:
     def counts(self) -> dict[str, int]:
         """Counts of what was lost, refused, dropped or skipped, by a name that is printed."""
         return dict(self._counts)
+
+    @property
+    def reconnections(self) -> int:
+        """How often the source had gone and came back before the events that it yielded last."""
+        return 0
 
     def __iter__(self) -> Iterator[Events]:
         raise NotImplementedError
@@ -358,6 +363,10 @@ class TcpSource(LiveSource):
         active = self._active
         return dict(self._counts + (active.counts if active else Counter()))
 
+    @property
+    def reconnections(self) -> int:
+        return max(0, self._counts["clients"] - 1)
+
     def __iter__(self) -> Iterator[Events]:
         with self._listener, self._ready:
             self._listener.listen(MAX_WAITING)
@@ -478,6 +487,10 @@ class CameraSource(LiveSource):
         self._device: Any = open_camera(self._settings, POLL_S)
         size = self._device.properties()
         super().__init__(Sensor(int(size.height), int(size.width)))
+
+    @property
+    def reconnections(self) -> int:
+        return self._counts["reconnections of the camera"]
 
     def __iter__(self) -> Iterator[Events]:
         dropped = 0

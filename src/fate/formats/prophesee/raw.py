@@ -427,4 +427,5 @@ class Evt3Writer(EvtWriter):
     """EVT3, with vectors."""
 
     format, version, time_bits, words_per_event, word_type = "EVT3", "3.0", 24, 4, "<u2"
+    max_start_us: ClassVar[int] = (MAX_WRAPS << 24) - 1  #: latest time of the first event, 19 hours
     encode = staticmethod(_encode_evt3)

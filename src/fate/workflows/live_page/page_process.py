@@ -237,12 +237,16 @@ class LivePage(AbstractContextManager["LivePage"]):
         self._changed.set()
 
     def _record(self, recorder: RecordingSource, starts: bool) -> None:
-        """Start a recording in the current folder, or stop it."""
+        """Start a recording in the current folder, or stop it. CSV has any times, also those of the day."""
+        from fate.formats.prophesee.raw import Evt3Writer  # noqa: PLC0415  (slow; the recorder has loaded it)
+
         self._refused = ""
         try:
             if starts:
                 name = re.sub(r"[^\w.-]+", "-", Path(self._run["name"]).stem)
-                recorder.start(f"{name}-{datetime.now():%Y%m%d-%H%M%S}.raw")
+                now_us = 0 if self._frame is None else self._frame[0].t_us
+                suffix = "raw" if 0 <= now_us < Evt3Writer.max_start_us else "csv"
+                recorder.start(f"{name}-{datetime.now():%Y%m%d-%H%M%S}.{suffix}")
             else:
                 recorder.stop()
         except FateError as error:
@@ -255,8 +259,8 @@ class LivePage(AbstractContextManager["LivePage"]):
             return {}
         state, refused = self._recorder.state, self._refused
         text = ""
-        if state.path is not None:
-            done = f"{state.path}: {state.bytes / 1e6:.1f} MB, {plural(state.events, 'event')}"
+        if state.files:
+            done = f"{state.files[-1]}: {state.bytes / 1e6:.1f} MB, {plural(state.events, 'event')}"
             text = f"Recording {done}" if state.is_active else f"Recorded {done}"
         failed = refused or state.failed
         return {"recording": {"active": state.is_active, "note": failed or text, "failed": bool(failed)}}
