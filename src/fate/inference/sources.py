@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from fate.errors import FateError, FormatError
+from fate.errors import FateError, FormatError, warn
 from fate.events.events import Events, Sensor
 from fate.formats.opening import decoder_for, open_recording
 from fate.formats.prophesee.header import MAX_HEADER_BYTES, Header, parse_header
@@ -44,6 +44,10 @@ POLL_S = 0.1
 IDLE_S = 10.0
 #: Most clients that have not sent an event yet; one more drops the oldest.
 MAX_WAITING = 16
+#: Name of a count.
+OUTSIDE = "events outside the sensor"
+#: Number of them after which a warning says so; a few come from damaged words.
+MANY_OUTSIDE = 100
 #: How long to wait for a camera that was unplugged, seconds.
 RECONNECT_S = 60.0
 
@@ -145,20 +149,30 @@ class BytesToEvents:
         self.decoder = decoder_for(format, self.sensor, out_of_bounds="drop")
         decoder_for(format, self.sensor).feed(bytes(16))  # compiles the decoder before the first bytes arrive
         self._refused: Counter[str] = Counter()
+        self._is_warned = False  # of events outside the sensor
 
     def feed(self, data: bytes) -> Events:
         """The events that these bytes complete; none if they are refused."""
         try:
-            return self.decoder.feed(data)
+            events = self.decoder.feed(data)
         except FormatError:  # time went back: this piece is lost, and the next one begins at a new time
             self._refused += Counter({"refused pieces": 1, "refused bytes": len(data)})
-            return Events.empty(self.sensor)
+            events = Events.empty(self.sensor)
+        tally = self.decoder.tally
+        if tally.outside >= MANY_OUTSIDE and not self._is_warned:
+            self._is_warned = True
+            _, x, y = tally.outside_first
+            warn(
+                f"the source sends events outside the sensor of {self.sensor} pixels, the first at x = {x}, y = {y};"
+                " they are dropped and counted; if this is not its size, stop and pass sensor=(height, width)"
+            )
+        return events
 
     @property
     def counts(self) -> Counter[str]:
         """Counts of what was refused, dropped, skipped or left unfinished."""
         counted = {f"{kind} passed over": number for kind, number in self.decoder.skipped().items()}
-        counted["events outside the sensor"] = self.decoder.tally.outside
+        counted[OUTSIDE] = self.decoder.tally.outside
         counted["bytes of an unfinished word"] = self.decoder.pending_bytes
         return self._refused + Counter(counted)
 
@@ -240,14 +254,14 @@ class StandardInput(LiveSource):
         """Waits for the first bytes.
 
         Args:
-            sensor: (height, width); None if a header gives it.
+            sensor: (height, width); None if a header gives it, and another size than that of the header is refused.
             format: one of ``BYTE_FORMATS``, unless a header names it.
             stream: standard input unless given.
         """
         # unbuffered: a thread that waits for bytes would hold the lock of the buffer when the process ends
         self._stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer) if stream is None else stream
         header, self._begun = self._read_header()
-        size = header.sensor(Path("standard input")) if sensor is None else Sensor.of(sensor)
+        size = header.sensor(Path("standard input"), None if sensor is None else Sensor.of(sensor))
         if size is None:
             raise FateError("standard input: no header says how large the sensor is; pass sensor=(height, width)")
         super().__init__(size)
@@ -454,7 +468,7 @@ class TcpSource(LiveSource):
             self._counts += client.counts
             self._active = None
         else:
-            self._counts["clients without events"] += 1
+            self._counts += Counter({"clients without events": 1, OUTSIDE: client.counts[OUTSIDE]})
 
 
 class CameraSource(LiveSource):

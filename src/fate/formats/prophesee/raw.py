@@ -266,7 +266,7 @@ def open_raw(file: ByteFile, options: Options) -> ByteSource:
         decoder = Evt21Decoder(legacy=order is not None and order.lower() == "legacy")
     else:
         decoder = Evt3Decoder()
-    return ByteSource(file, decoder, header.num_bytes, options.sensor or header.sensor(file.path), header.fields)
+    return ByteSource(file, decoder, header.num_bytes, header.sensor(file.path, options.sensor), header.fields)
 
 
 # ---- writing ------------------------------------------------------------------------------------------------
