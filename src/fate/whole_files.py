@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
+import itertools
 import os
 import re
 import secrets
@@ -224,6 +225,13 @@ class GrowingFile(Draft):
 def numbered(path: Path, number: int) -> Path:
     """The name of a further file beside ``path``: file 1 after ``boxes.jsonl`` is ``boxes.001.jsonl``, 0 is itself."""
     return path.with_name(f"{path.stem}.{number:03d}{path.suffix}") if number else path
+
+
+def next_numbered(path: Path, number: int) -> Path:
+    """The first name of ``numbered`` that no file has, from ``number`` on: a run that is started again replaces no file
+    of the run before.
+    """
+    return next(name for index in itertools.count(number) if not (name := numbered(path, index)).exists())
 
 
 class _StandardOutput(io.RawIOBase):

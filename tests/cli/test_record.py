@@ -21,7 +21,7 @@ from fate.workflows.detect_live import detect_live
 from tests.boxes.test_line_outputs import listening, times, wait_for
 from tests.cli.running import fate as run_command
 from tests.inference.streams import SENSOR, QuickDetector, drive, pieces
-from tests.inference.test_recording_source import Given, largest_file, read
+from tests.inference.test_recording_source import ComingBack, Given, largest_file, read
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +140,16 @@ def test_sigterm_ends_a_run_and_its_listener_has_every_line_and_the_summary(tmp_
         assert any("SIGTERM" in note for note in done.summary["notes"])
         assert done.summary["windows"] == len([line for line in listener.lines() if "t_us" in line]) < 150
         assert listener.lines()[-1]["summary"]["windows"] == done.summary["windows"]
+
+
+def test_the_files_of_all_connections_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ComingBack([drive(), drive(), drive()])
+    monkeypatch.setattr("fate.inference.sources.open_source", lambda *_: source)
+    done = run_command("record", "tcp:9000", tmp_path / "a.raw", "--sensor", "64x64", "--reconnect")
+    assert done.returncode == 0, done.stderr
+    files = [str(tmp_path / name) for name in ("a.raw", "a.001.raw", "a.002.raw")]
+    assert ", ".join(files) in done.stdout
+    assert all(file in done.stderr for file in files[1:])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent in another way there")

@@ -258,6 +258,17 @@ def test_a_board_number_stands_in_for_size_and_byte_order(tmp_path: Path) -> Non
             assert recording.read().t_us.tolist() == events.t_us.tolist()
 
 
+@pytest.mark.parametrize("name", ["e.raw", "e.dat"])
+def test_another_size_than_that_of_the_header_is_refused(tmp_path: Path, name: str) -> None:
+    events = make_events(10, (48, 64))
+    write_events(tmp_path / name, events)
+    with open_recording(tmp_path / name, sensor=(48, 64)) as recording:
+        assert recording.read() == events
+    for other in ((48, 63), (480, 640)):
+        with pytest.raises(FormatError, match=rf"{name}.*64×48.*{other[1]}×{other[0]}.*sensor=\(48, 64\)"):
+            open_recording(tmp_path / name, sensor=other)
+
+
 def test_a_stream_goes_on_after_a_refused_piece() -> None:
     decoder = decoder_for("dat", (10, 10))
     good, outside, back = ([5, 0], [6, 1 << 20], [1, 0])

@@ -585,7 +585,7 @@ def test_a_file_renamed_or_replaced_while_open_is_read_on(tmp_path: Path) -> Non
 
 def test_recordings_can_be_sent_to_other_processes(tmp_path: Path) -> None:
     events = make_events(100)
-    recording = open_recording(saved(tmp_path, events, "evt3"), sensor=(100, 100))
+    recording = open_recording(saved(tmp_path, events, "evt3"), sensor=events.sensor)
     assert pickle.loads(pickle.dumps(recording)).read() == recording.read()
 
 

@@ -123,8 +123,10 @@ class QuickDetector:
     name, classes = "quick", ("car", "pedestrian")
     calibration = ScoreCalibration()
 
-    def __init__(self, meanwhile: Callable[[], object] = lambda: None, patience_us: int = 100_000) -> None:
-        self.meanwhile, self.patience_us = meanwhile, patience_us
+    def __init__(
+        self, meanwhile: Callable[[], object] = lambda: None, patience_us: int = 100_000, waiting: int = 8
+    ) -> None:
+        self.meanwhile, self.patience_us, self.waiting = meanwhile, patience_us, waiting
 
     def live(self, source: LiveSource, hz: float, *, budget_ms: float | None = None, **_: Any) -> LiveStream:
         """Same as ``StreamingDetector.live``."""
@@ -134,7 +136,7 @@ class QuickDetector:
         self.counts, self.adaptation = counts, SimpleNamespace(describe=lambda: "")
         budget_ms = 2000 / hz if budget_ms is None else budget_ms
         return LiveStream(
-            source, windower, detect, budget_ms=budget_ms, waiting=8, patience_us=self.patience_us
+            source, windower, detect, budget_ms=budget_ms, waiting=self.waiting, patience_us=self.patience_us
         )  # fmt: skip
 
     def __call__(self, closed: ClosedWindow, decode_ms: float = 0.0, waited_ms: float = 0.0) -> StreamFrame:

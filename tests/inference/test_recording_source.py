@@ -85,8 +85,37 @@ def test_a_clock_that_starts_again_begins_a_further_file(tmp_path: Path) -> None
     list(source)
     assert read(tmp_path / "a.raw") == late
     assert read(tmp_path / "a.001.raw") == early
-    assert source.state.files == 2
+    assert source.state.files == (tmp_path / "a.raw", tmp_path / "a.001.raw")
     assert source.state.bytes == sum(file.stat().st_size for file in tmp_path.iterdir())
+
+
+class ComingBack(Given):
+    """A source that has gone and come back before every piece but the first."""
+
+    number = 0
+
+    @property
+    def reconnections(self) -> int:
+        return self.number - 1
+
+    def __iter__(self) -> Iterator[Events]:
+        for events in super().__iter__():
+            self.number += 1
+            yield events
+
+
+def test_each_connection_has_a_file_of_its_own_and_replaces_none(tmp_path: Path) -> None:
+    (tmp_path / "a.001.raw").write_bytes(b"precious")
+    first, later, again = drive(), drive(start_us=500_000), drive(start_us=600_000)  # the last goes back a little
+    source = RecordingSource(ComingBack([first, later, again]))
+    source.start(tmp_path / "a.raw")
+    list(source)
+    names = ["a.raw", "a.002.raw", "a.003.raw"]
+    assert [read(tmp_path / name) for name in names] == [first, later, again]
+    assert (tmp_path / "a.001.raw").read_bytes() == b"precious"
+    assert source.state.files == tuple(tmp_path / name for name in names)
+    assert source.state.skipped_events == 0
+    assert all(fact in source.state.describe() for fact in [*names, "12 000 events", "bytes"])
 
 
 def test_events_that_are_a_little_too_early_are_not_recorded_but_counted(tmp_path: Path) -> None:
@@ -153,6 +182,12 @@ def test_times_that_a_format_cannot_hold_end_the_recording_with_the_remedy(tmp_p
     source.start(tmp_path / "a.raw")
     assert Events.concatenate(list(source)) == unix
     assert "CSV" in source.state.failed
+    assert list(tmp_path.iterdir()) == []  # a file without events helps nobody
+    assert (source.state.files, source.state.bytes) == ((), 0)
+    source = RecordingSource(Given([drive(), unix]))
+    source.start(tmp_path / "b.raw")
+    list(source)
+    assert read(tmp_path / "b.raw") == drive()  # what was written before stays
 
 
 def test_the_age_of_events_is_known_if_the_other_source_knows_it(tmp_path: Path) -> None:

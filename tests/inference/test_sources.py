@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fate
-from fate.errors import FateError, MissingDependencyError
+from fate.errors import FateError, FateWarning, MissingDependencyError
 from fate.events.events import Events
 from fate.formats.prophesee.header import parse_header
 from fate.inference.sources import (
@@ -172,6 +172,26 @@ def test_a_cut_word_at_the_end_and_events_outside_are_counted(raw: tuple[Events,
     found = sum(len(piece) for piece in source)
     assert source.counts["bytes of an unfinished word"] == 1
     assert found + source.counts["events outside the sensor"] == len(raw[0])
+
+
+def test_a_size_that_differs_from_the_header_of_a_pipe_is_refused(raw: tuple[Events, bytes]) -> None:
+    assert joined(iter(StandardInput(SENSOR, stream=io.BytesIO(raw[1])))) == raw[0]
+    for size in ((32, 64), (128, 64)):
+        with pytest.raises(FateError, match=rf"64×64.*64×{size[0]}.*sensor=\(64, 64\)"):
+            StandardInput(size, stream=io.BytesIO(raw[1]))
+
+
+def test_a_client_that_is_wholly_outside_the_sensor_is_warned_of_and_counted() -> None:
+    data = np.array([0x8000, 0x6000, *[0x0000 | 20, 0x2000 | 300] * 200], "<u2").tobytes()  # 200 events at (300, 20)
+    source = TcpSource(0, SENSOR, once=False)
+    with pytest.warns(FateWarning, match=r"64×64.*x = 300, y = 20.*sensor=") as caught:
+        reading = Reading(source)
+        with socket.create_connection(("127.0.0.1", source.port)) as client:
+            client.sendall(data)
+        reading.until(lambda: source.counts.get("clients without events"))
+        assert len(reading.end()) == 0
+    assert len(caught) == 1
+    assert source.counts["events outside the sensor"] == 200
 
 
 def test_time_that_goes_back_costs_one_piece_and_is_counted(raw: tuple[Events, bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -55,9 +56,8 @@ def run(send: Callable[[int], object], detector: Any = None, **options: Any) -> 
 def accounted(done: Detected) -> int:
     """Events that were detected or dropped."""
     dropped = done.summary["dropped"]
-    return done.summary["events"] + sum(
-        dropped[name] for name in ("late_events", "excess_events", "events_in_dropped_windows")
-    )
+    names = ("late_events", "excess_events", "events_in_dropped_windows", "events_in_unfinished_window")
+    return done.summary["events"] + sum(dropped[name] for name in names)
 
 
 def send(port: int, data: bytes) -> None:
@@ -97,18 +97,35 @@ def whole_events(data: bytes) -> Events:
     return fate.decoder_for("evt3", sensor=SENSOR).feed(data)
 
 
-def test_jumps_in_time_restart_the_stream_and_lose_nothing(parts: list[tuple[Events, bytes]]) -> None:
+def test_clients_that_return_restart_the_stream_and_lose_nothing(
+    parts: list[tuple[Events, bytes]], tmp_path: Path
+) -> None:
     (early, early_words), (late, late_words) = parts
 
     def jump(port: int) -> None:
         for data in (early_words, late_words, early_words):
             send(port, data)
 
-    done, counts = run(jump)
+    done, counts = run(jump, QuickDetector(waiting=1000), jsonl=tmp_path / "a.jsonl")
     assert counts["clients"] == 3
     assert accounted(done) == 2 * len(early) + len(late)
     assert done.summary["restarts"] == 2
-    assert done.summary["dropped"]["skipped_windows"] > 1000
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()[1:-1]]
+    marked = [number for number, line in enumerate(lines) if "restarted" in line]
+    assert [f"connection {number}" in lines[at]["restarted"] for number, at in enumerate(marked, 2)] == [True, True]
+    assert [lines[number]["t_us"] for number in marked] == [int(part.t_us[0]) + 10_000 for part in (late, early)]
+    frames = read_detections(tmp_path / "a.jsonl").frames  # although time goes back
+    assert [frame.t_us for frame in frames] == [line["t_us"] for line in lines]
+
+
+def test_a_client_that_returns_with_a_time_that_went_back_a_little_loses_no_event(
+    parts: list[tuple[Events, bytes]],
+) -> None:
+    (events, data), _ = parts
+    done, _ = run(lambda port: [send(port, data) for _ in range(2)], QuickDetector(waiting=1000))
+    assert done.summary["restarts"] == 1
+    assert done.summary["events"] == 2 * len(events)
+    assert done.summary["dropped"]["late_events"] == 0
 
 
 def test_a_flood_drops_windows_and_counts_their_events(parts: list[tuple[Events, bytes]]) -> None:

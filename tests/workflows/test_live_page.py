@@ -9,13 +9,14 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 import fate
@@ -26,12 +27,16 @@ from fate.inference.recording_source import RecordingSource
 from fate.inference.sources import LiveSource
 from fate.inference.stream_types import StreamCounts, StreamFrame
 from fate.processes import KILL_SIGNAL
+from fate.text import grouped
+from fate.workflows.detect_live import detect_live
 from fate.workflows.live_page.messages import decode_message, encode_message, read_message, write_message
 from fate.workflows.live_page.page_process import LivePage
 from fate.workflows.live_page.pictures import EventPicture, unpack_picture
-from fate.workflows.live_page.server import IN_FLIGHT
+from fate.workflows.live_page.server import IN_FLIGHT, WRONG_TOKEN
 from tests.cli.running import fate as run_command
 from tests.conftest import make_events
+from tests.inference.streams import QuickDetector, drive, pieces
+from tests.inference.test_recording_source import Given
 
 SENSOR = Sensor(24, 31)  # 744 pixels; a row does not end with a byte
 PATIENCE_S = 60
@@ -213,6 +218,36 @@ def test_a_viewer_records_into_a_file_of_the_current_folder(
     assert fate.open_recording(first).read() == events
 
 
+def test_a_viewer_records_a_source_with_the_time_of_day(
+    page: LivePage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    events = make_events(300, SENSOR).shifted(1_800_000_000_000_000)
+    recorder = RecordingSource(SomeEvents(events))
+    source = page.watch(recorder)
+    page.add(frame_at(int(events.t_us[0])))
+    with viewer_of(page) as viewer:
+        viewer.send('{"record": true}')
+        ends = time.monotonic() + PATIENCE_S
+        while not recorder.state.is_active and time.monotonic() < ends:
+            time.sleep(0.01)
+        list(source)
+    (file,) = tmp_path.iterdir()
+    assert fate.open_recording(file, sensor=SENSOR).read() == events
+
+
+def test_recordings_of_viewers_are_in_the_summary_with_their_size(page: LivePage, tmp_path: Path) -> None:
+    first, second = pieces(drive(), [1500])
+    given = Given([])
+    recorder = RecordingSource(given)
+    given.given = [first, partial(recorder.start, tmp_path / "part.raw"), second]
+    done = detect_live(page.watch(recorder), QuickDetector(), 100, budget_ms=1e6)  # type: ignore[arg-type]
+    (note,) = [note for note in done.summary["notes"] if str(tmp_path / "part.raw") in note]
+    assert "2 500 events" in note
+    assert f"{grouped((tmp_path / 'part.raw').stat().st_size)} bytes" in note
+    assert f"note: {note}" in done.lines()
+
+
 # ---- who may open the page ----------------------------------------------------------------------------------------
 
 
@@ -235,10 +270,25 @@ def test_other_machines_need_the_token() -> None:
         assert len(query) > 20
         assert status_of(page) == status_of(page, "/?token=guessed") == 403
         assert status_of(page, f"/?{query}") == status_of(page, f"/?{query}", Host="robot.local:8200") == 200
-        with pytest.raises(InvalidStatus, match="403"), viewer_of(page):
+        for wrong in ("", "?token=guessed"):
+            with viewer_of(page, wrong) as viewer, pytest.raises(ConnectionClosed, match=str(WRONG_TOKEN)):
+                viewer.recv(PATIENCE_S)
+        with pytest.raises(InvalidStatus, match="403"), viewer_of(page, f"?{query}", origin="http://evil.example"):
             pass
         with viewer_of(page, f"?{query}") as viewer:
             assert next_message(viewer)
+
+
+def test_the_environment_gives_a_token_that_stays_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FATE_LIVE_TOKEN", "a-token_of-1234567")
+    for _ in range(2):
+        with LivePage("drive.raw", host="0.0.0.0", port=0) as page:
+            assert page.url.endswith("/?token=a-token_of-1234567")
+            assert status_of(page, "/?token=a-token_of-1234567") == 200
+    for unsafe in ("", "short", "sixteen letters & more"):
+        monkeypatch.setenv("FATE_LIVE_TOKEN", unsafe)
+        with pytest.raises(fate.FateError, match=r"FATE_LIVE_TOKEN.*16"):
+            LivePage("drive.raw", host="0.0.0.0", port=0)
 
 
 @pytest.mark.parametrize("nonsense", ["[]", "no JSON", '{"shown": ' + "1" * 5000 + "}", b"\x00\x01"])

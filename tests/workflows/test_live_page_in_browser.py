@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import fate
+from fate.workflows.live_page.page_process import LivePage
 from tests.training.conftest import SENSOR, drive
 from tests.view.browser import Browser, find_browser
 
@@ -167,6 +168,22 @@ def test_the_page_says_why_a_run_ended_and_finds_the_next_one(run: Run, page: Br
     finally:
         again.process.kill()
         again.process.wait()
+
+
+def test_a_page_says_that_its_token_is_no_longer_valid_and_a_fixed_token_stays(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Browser(PROGRAM or "") as browser:
+        with LivePage("drive.raw", host="0.0.0.0", port=port) as first:
+            token = first.url.partition("token=")[2]
+            browser.open(f"http://127.0.0.1:{port}/?token={token}")
+            browser.wait("run !== null && run.state === 'starting'")
+        with LivePage("drive.raw", host="0.0.0.0", port=port):
+            browser.wait("/token .*no longer valid.*new address.*terminal/.test(byId('cover').textContent)")
+            assert browser.value("byId('state').textContent") == "Not connected"
+        monkeypatch.setenv("FATE_LIVE_TOKEN", token)
+        with LivePage("drive.raw", host="0.0.0.0", port=port):
+            browser.wait("run.state === 'starting' && byId('state').textContent === 'Starting'")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -23,6 +23,7 @@ import os
 import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -56,11 +57,14 @@ class DetectionLog:
     sensor: tuple[int, int]  #: (height, width), pixels
     classes: tuple[str, ...]  #: names by id
     hz: float  #: windows a second
-    frames: Sequence[DetectionFrame] = ()  #: in order of time
+    frames: Sequence[DetectionFrame] = ()  #: in order of time; after a restart of a live source, time may go back
     facts: Mapping[str, Any] = field(default_factory=dict)  #: model, threshold, summary; values that JSON can hold
 
     def labels(self) -> Labels:
-        """Return all boxes as one table; the time of every frame is labelled, including frames without boxes."""
+        """Return all boxes as one table; the time of every frame is labelled, including frames without boxes.
+
+        Times must not go back, as they may after a restart of a live source.
+        """
         return labels_from_frames(self.frames, self.classes, self.sensor)
 
 
@@ -100,6 +104,7 @@ class _Frame(BaseModel, strict=True):
     scores: list[float]
     class_ids: list[Annotated[int, Field(ge=0, lt=2**31)]]
     track_ids: list[Annotated[int, Field(ge=-1, lt=2**63)]] | None = None
+    restarted: str = ""  # why state and tracks were reset before this frame; its time may be earlier than the last
 
     def decode(self) -> DetectionFrame:
         counts = {len(part) for part in (self.boxes, self.scores, self.class_ids, self.track_ids) if part is not None}
@@ -138,7 +143,9 @@ def _decode_log(source: Path, content: Any) -> DetectionLog:
         sensor, frames = (found.sensor.height, found.sensor.width), [each.decode() for each in found.frames]
         facts = found.model_extra or {}
         log = DetectionLog(found.recording, sensor, tuple(found.classes), found.hz, frames, facts)
-        log.labels()  # checks every row
+        restarts = [index for index, each in enumerate(found.frames) if each.restarted]
+        for first, last in pairwise([0, *restarts, len(frames)]):  # checks every row
+            labels_from_frames(frames[first:last], log.classes, sensor)
     except (ValidationError, FateError) as error:
         reason = describe_invalid(error) if isinstance(error, ValidationError) else error
         raise FormatError(f"{source}: is damaged: {reason}; write it again with fate detect --json") from None
@@ -185,6 +192,8 @@ def _encode_frame(frame: DetectionFrame) -> dict[str, Any]:
     }
     if frame.track_ids is not None:
         plain["track_ids"] = [int(value) for value in frame.track_ids.tolist()]
+    if restarted := getattr(frame, "restarted", ""):
+        plain["restarted"] = restarted
     return plain
 
 

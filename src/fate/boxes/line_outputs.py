@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import BinaryIO
 
 from fate.errors import FateError
-from fate.whole_files import Target, disk_faults, find_target, numbered, open_growing
+from fate.whole_files import Target, disk_faults, find_target, next_numbered, open_growing
 
 #: Texts that wait for a listener: five seconds of windows at 200 Hz.
 MAX_WAITING = 1000
@@ -73,7 +73,7 @@ class _LinesToFile(LineOutput):
     def __init__(self, path: str | os.PathLike[str], target: Target, rotate_bytes: int | None) -> None:
         self.name = target.name
         self._rotate_bytes = rotate_bytes if target.kind == "file" else None
-        self._first, self._number = target.path, 0
+        self._first = target.path
         self._target, self._file = open_growing(path) if self._rotate_bytes is None else self._open_next()
         self._head = b""
         self._num_bytes = 0
@@ -98,9 +98,8 @@ class _LinesToFile(LineOutput):
         self._num_bytes = len(self._head)
 
     def _open_next(self) -> tuple[Target, BinaryIO]:
-        """Open the next free name: a run that is started again replaces no file of the run before."""
-        while (path := numbered(self._first, self._number)).exists():
-            self._number += 1
+        """Open the next free name."""
+        path = next_numbered(self._first, len(self.files))
         self.files = (*self.files, str(path))
         return open_growing(path)
 

@@ -62,7 +62,13 @@ def record(
         if detector is not None:
             asked = choose_and_note(detector, opened.sensor, hz, window, in_time=True)
 
+        named = 1  # files that the user knows
+
         def show(state: Any, frame: Any) -> None:
+            nonlocal named
+            for file in state.files[named:]:
+                note(f"note: the source came back or its time went back; recording continues in {file}")
+            named = max(named, len(state.files))
             if progress is not None:
                 boxes = "" if frame is None else f", {len(frame.boxes)} boxes"
                 progress(0, None, f"{state.events / 1e6:.1f} million events, {state.bytes / 1e6:.1f} MB{boxes}")
@@ -70,11 +76,13 @@ def record(
         done = run(opened, target, detector, threshold=threshold, track=track, on_state=show, **asked)
     lines = done.lines()
     if done.detected is not None:
-        words = ["fate", "detect", target, "--model", str(model), "--hz", f"{asked['hz']:g}"]
+        files = list(map(str, done.state.files))
+        words = ["fate", "detect", *files, "--model", str(model), "--hz", f"{asked['hz']:g}"]
         words += ["--window", f"{done.detected.log.facts['window_us']}us", *(["--track"] if track else [])]
         words += ["--clip-windows", "1", *([] if threshold is None else ["--threshold", f"{threshold:g}"])]
         what = "boxes of all windows" if done.detected.summary["dropped"]["windows_dropped"] else "the same boxes"
-        lines += [f"written: {target}, {Path(target).with_suffix('.jsonl')}", f"{what}: {shlex.join(words)}"]
+        lines.append(f"written: {', '.join([*files, str(Path(target).with_suffix('.jsonl'))])}")
+        lines += [f"{what}: {shlex.join(words)}"] if files else []
     print("\n".join(lines), flush=True)
     if done.state.failed:
         raise FateError(done.state.failed)

@@ -79,7 +79,7 @@ class EventWriter(AbstractContextManager["EventWriter"]):
                 f" {self.sensor}; choose NPZ, CSV or HDF5"
             )
         self._last: int | None = None
-        self._kept_bytes = 0  # of a growing file, up to the last flush
+        self._kept_bytes = 0  # of a growing file, up to the last flush after an event
         self._draft = GrowingFile(target) if grows else Draft(target)
         self.file: Any = None
         try:
@@ -108,8 +108,10 @@ class EventWriter(AbstractContextManager["EventWriter"]):
         """Give all events so far to the operating system, and return the bytes of the file; for files that grow."""
         with disk_faults(self._draft.target):
             self.file.flush()
-            self._kept_bytes = self.file.tell()
-        return self._kept_bytes
+            size = int(self.file.tell())
+        if self._last is not None:
+            self._kept_bytes = size
+        return size
 
     def open(self, draft: Draft) -> Any:
         """Open the draft for writing; the result becomes ``self.file``."""
@@ -138,7 +140,7 @@ class EventWriter(AbstractContextManager["EventWriter"]):
             raise
 
     def discard(self) -> None:
-        """Discard what was written; of a growing file, what came after the last flush."""
+        """Discard what was written; of a growing file, what came after the last flush, and a file without events."""
         if self.file is not None:
             with suppress(OSError, RuntimeError, ValueError):  # what is left cannot be written; it is not kept anyway
                 self.file.close()

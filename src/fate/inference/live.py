@@ -76,7 +76,8 @@ class NewestWins:
         self.counts.events_in_dropped_windows += len(dropped.events)
         if dropped.restarted and self._queue:
             following = self._queue[0]
-            self._queue[0] = following._replace(restarted=following.restarted or dropped.restarted)
+            reasons = filter(None, (dropped.restarted, following.restarted))
+            self._queue[0] = following._replace(restarted="; ".join(reasons))
 
 
 class LiveStream(AbstractContextManager["LiveStream"]):
@@ -146,7 +147,7 @@ class LiveStream(AbstractContextManager["LiveStream"]):
         self.close()
 
     def close(self) -> None:
-        """End now: close the source, and drop and count the windows that wait."""
+        """End now: close the source, drop and count the windows that wait, and count the events after them."""
         with self._change:
             self._stopping = True
             self.ended = self.ended or "it was closed"
@@ -155,7 +156,8 @@ class LiveStream(AbstractContextManager["LiveStream"]):
         if self._reader.ident is not None and self._reader is not threading.current_thread():
             self._reader.join(JOIN_S)
         with self._change:
-            self._queue(self._windower.close())
+            for unfinished in self._windower.close():  # its time is not over, so no window is lost
+                self.counts.events_in_unfinished_window += len(unfinished.events)
             while len(self._waiting):
                 self._waiting.drop_oldest()
 
@@ -202,14 +204,17 @@ class LiveStream(AbstractContextManager["LiveStream"]):
 
     def _read(self) -> None:
         """The reading thread: reads the source and queues the windows that close."""
-        ended = SOURCE_ENDED
+        ended, before = SOURCE_ENDED, 0
         try:
             for events in self.source:
                 with self._change:
                     if self._stopping:
                         break
-                    now = self._clock()
-                    closed = self._windower.add(events)
+                    now, restarted = self._clock(), ""
+                    if len(events) and (reconnections := getattr(self.source, "reconnections", 0)) > before:
+                        restarted = f"the source came back (connection {reconnections + 1}), at {events.t_us[0]} µs"
+                        before = reconnections
+                    closed = self._windower.add(events, restarted)
                     self._queue(closed)
                     if len(events):
                         self._note_stall(0.0 if self._latest is None else now - self._latest[1])

@@ -29,8 +29,8 @@ from fate.events.events import Events, Sensor
 from fate.formats.saving import open_writer
 from fate.inference.sources import LiveSource
 from fate.inference.stream_types import MAX_BACK_US
-from fate.text import plural
-from fate.whole_files import numbered
+from fate.text import grouped, plural
+from fate.whole_files import next_numbered
 
 #: Most events that wait for the disk, about 220 MB; a recording stops when there are more.
 MAX_WAITING_EVENTS = 1 << 24
@@ -40,13 +40,29 @@ MAX_WAITING_EVENTS = 1 << 24
 class RecordingState:
     """What a recording has written so far."""
 
-    path: Path | None = None  #: the first file; None before the first recording
+    #: several if the source came back or time went back by more than a second, which begins drive.001.raw and so on
+    files: tuple[Path, ...] = ()
     is_active: bool = False  #: whether events are being recorded
     events: int = 0  #: in the files
     bytes: int = 0  #: of the files
-    files: int = 0  #: more than 1 if time went back by more than a second, which begins drive.001.raw and so on
     skipped_events: int = 0  #: not recorded, because they were earlier than the events before, by up to a second
     failed: str = ""  #: a sentence that says why the recording stopped by itself; empty if it did not
+
+    @property
+    def path(self) -> Path | None:
+        """The first file; None if there is none."""
+        return self.files[0] if self.files else None
+
+    def describe(self) -> str:
+        """A sentence about the files and what they have, or why the recording stopped."""
+        if self.failed:
+            return self.failed
+        text = (
+            f"recorded {', '.join(map(str, self.files))}: {plural(self.events, 'event')} in {grouped(self.bytes)} bytes"
+        )
+        if self.skipped_events:
+            text += f" ({plural(self.skipped_events, 'event')} not recorded, because time went back)"
+        return text
 
 
 class RecordingSource(LiveSource):
@@ -58,13 +74,17 @@ class RecordingSource(LiveSource):
     def __init__(self, source: LiveSource) -> None:
         super().__init__(source.sensor)
         self._source = source
-        self._recorder: _Recorder | None = None
+        self._recorders: list[_Recorder] = []
         with open_writer(os.devnull, (1, 1), "evt3") as writer:  # compiles the writer before the first events arrive
             writer.write(Events([0], [0], [0], [0], (1, 1)))
 
     @property
     def counts(self) -> dict[str, int]:
         return self._source.counts
+
+    @property
+    def reconnections(self) -> int:
+        return int(getattr(self._source, "reconnections", 0))
 
     @property
     def age_s(self) -> Any:
@@ -74,19 +94,25 @@ class RecordingSource(LiveSource):
     @property
     def state(self) -> RecordingState:
         """What the current recording has written, or the last one if there is none."""
-        return RecordingState() if self._recorder is None else self._recorder.state
+        return self._recorders[-1].state if self._recorders else RecordingState()
+
+    @property
+    def recordings(self) -> list[RecordingState]:
+        """All recordings so far, in their order."""
+        return [recorder.state for recorder in self._recorders]
 
     def start(self, path: str | os.PathLike[str]) -> None:
         """Record the events from the next piece on into a new file; its suffix is .raw (EVT3), .dat or .csv."""
         if self.state.is_active:
             raise FateError(f"{path}: {self.state.path} is being recorded already; stop that first")
-        self._recorder = _Recorder(Path(path), self.sensor)
-        self._recorder.start()
+        recorder = _Recorder(Path(path), self.sensor)
+        recorder.start()
+        self._recorders.append(recorder)
 
     def stop(self) -> RecordingState:
         """Complete the file and return what it has; does nothing if nothing is being recorded."""
-        if self._recorder is not None:
-            self._recorder.finish()
+        if self._recorders:
+            self._recorders[-1].finish()
         return self.state
 
     def close(self) -> None:
@@ -97,8 +123,8 @@ class RecordingSource(LiveSource):
     def __iter__(self) -> Iterator[Events]:
         try:
             for events in self._source:
-                if self._recorder is not None:
-                    self._recorder.put(events)
+                if self._recorders:
+                    self._recorders[-1].put(events, self.reconnections)
                 yield events
         finally:
             self.stop()
@@ -110,17 +136,18 @@ class _Recorder(threading.Thread):
     def __init__(self, path: Path, sensor: Sensor) -> None:
         super().__init__(name="fate-recorder", daemon=True)
         self._path, self._writer = path, open_writer(path, sensor, grows=True)
-        self._pieces: queue.SimpleQueue[Events | None] = queue.SimpleQueue()  # None ends the recording
+        # events with the reconnections before them; None ends the recording
+        self._pieces: queue.SimpleQueue[tuple[Events, int] | None] = queue.SimpleQueue()
         self._change = threading.Lock()
         self._num_waiting = 0  # events in the queue
         self._ends = False
         self._too_slow = ""
-        self._last_us: int | None = None
+        self._last: tuple[int, int] | None = None  # time of the latest event, µs, and the reconnections before it
         self._bytes_before = 0  # of the files that are complete
-        self.state = RecordingState(path, True, files=1, bytes=self._writer.flush())
+        self.state = RecordingState((path,), True, bytes=self._writer.flush())
 
-    def put(self, events: Events) -> None:
-        """Record the next events; does nothing after the end."""
+    def put(self, events: Events, reconnections: int) -> None:
+        """Record the next events, before which the source had come back so often; does nothing after the end."""
         with self._change:
             if self._ends or not len(events):
                 return
@@ -132,7 +159,7 @@ class _Recorder(threading.Thread):
                 self._end()
                 return
             self._num_waiting += len(events)
-            self._pieces.put(events)
+            self._pieces.put((events, reconnections))
 
     def finish(self) -> None:
         """Write what waits, and complete the file."""
@@ -149,38 +176,46 @@ class _Recorder(threading.Thread):
     def run(self) -> None:
         failed = ""
         try:
-            while (events := self._pieces.get()) is not None:
+            while (piece := self._pieces.get()) is not None:
                 with self._change:
-                    self._num_waiting -= len(events)
-                self._write(events)
+                    self._num_waiting -= len(piece[0])
+                self._write(*piece)
             self._writer.close()
             failed = self._too_slow
         except Exception as error:  # whatever it is, nobody may believe that the recording goes on
             self._writer.discard()
             failed = str(error) if isinstance(error, FateError) else f"{self._path}: the writer broke ({error!r})"
+            if not self._writer.path.exists():  # it had no events
+                self.state = replace(self.state, files=self.state.files[:-1], bytes=self._bytes_before)
         with self._change:
             self._ends, self._pieces = True, queue.SimpleQueue()  # what still waits is dropped
         if failed:
-            failed = f"{failed}; the recording stopped, and its first {plural(self.state.events, 'event')} were kept"
+            kept = (
+                f"its first {plural(self.state.events, 'event')} were kept" if self.state.files else "no file is left"
+            )
+            failed = f"{failed}; the recording stopped, and {kept}"
         self.state = replace(self.state, is_active=False, failed=failed)
 
-    def _write(self, events: Events) -> None:
-        """Write events; if time goes back, skip those that are too early, or begin a further file."""
-        first = int(events.t_us[0])
-        if self._last_us is not None and first < self._last_us:
-            if self._last_us - first > MAX_BACK_US:
+    def _write(self, events: Events, reconnections: int) -> None:
+        """Write events; if the source came back, begin a further file; if time goes back, skip those that are too
+        early, or begin a further file.
+        """
+        if self._last is not None:
+            last_us, before = self._last
+            if reconnections > before or last_us - int(events.t_us[0]) > MAX_BACK_US:
                 self._begin_next_file()
             else:
-                skipped = int(events.t_us.searchsorted(self._last_us))
+                skipped = int(events.t_us.searchsorted(last_us))
                 self.state = replace(self.state, skipped_events=self.state.skipped_events + skipped)
                 events = events[skipped:]
         if len(events):
             self._writer.write(events)
-            self._last_us, total = int(events.t_us[-1]), self.state.events + len(events)
+            self._last, total = (int(events.t_us[-1]), reconnections), self.state.events + len(events)
             self.state = replace(self.state, events=total, bytes=self._bytes_before + self._writer.flush())
 
     def _begin_next_file(self) -> None:
         self._writer.close()
         self._bytes_before = self.state.bytes
-        self._writer = open_writer(numbered(self._path, self.state.files), self._writer.sensor, grows=True)
-        self.state = replace(self.state, files=self.state.files + 1)
+        path = next_numbered(self._path, len(self.state.files))
+        self._writer = open_writer(path, self._writer.sensor, grows=True)
+        self.state = replace(self.state, files=(*self.state.files, path))

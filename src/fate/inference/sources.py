@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from fate.errors import FateError, FormatError
+from fate.errors import FateError, FormatError, warn
 from fate.events.events import Events, Sensor
 from fate.formats.opening import decoder_for, open_recording
 from fate.formats.prophesee.header import MAX_HEADER_BYTES, Header, parse_header
@@ -44,6 +44,10 @@ POLL_S = 0.1
 IDLE_S = 10.0
 #: Most clients that have not sent an event yet; one more drops the oldest.
 MAX_WAITING = 16
+#: Name of a count.
+OUTSIDE = "events outside the sensor"
+#: Number of them after which a warning says so; a few come from damaged words.
+MANY_OUTSIDE = 100
 #: How long to wait for a camera that was unplugged, seconds.
 RECONNECT_S = 60.0
 
@@ -108,8 +112,8 @@ def play(
 class LiveSource:
     """The base of all sources. Iterating yields pieces of events until the source ends or is closed.
 
-    A class of one's own with the same members is a source too. If it also has a method ``age_s(t_us)``, the seconds
-    since a time of its events, frames say how old they are.
+    A class of one's own with ``sensor``, ``counts``, ``close`` and an iterator is a source too. If it also has a method
+    ``age_s(t_us)``, the seconds since a time of its events, frames say how old they are.
     """
 
     def __init__(self, sensor: Sensor) -> None:
@@ -121,6 +125,11 @@ class LiveSource:
     def counts(self) -> dict[str, int]:
         """Counts of what was lost, refused, dropped or skipped, by a name that is printed."""
         return dict(self._counts)
+
+    @property
+    def reconnections(self) -> int:
+        """How often the source had gone and came back before the events that it yielded last."""
+        return 0
 
     def __iter__(self) -> Iterator[Events]:
         raise NotImplementedError
@@ -140,20 +149,30 @@ class BytesToEvents:
         self.decoder = decoder_for(format, self.sensor, out_of_bounds="drop")
         decoder_for(format, self.sensor).feed(bytes(16))  # compiles the decoder before the first bytes arrive
         self._refused: Counter[str] = Counter()
+        self._is_warned = False  # of events outside the sensor
 
     def feed(self, data: bytes) -> Events:
         """The events that these bytes complete; none if they are refused."""
         try:
-            return self.decoder.feed(data)
+            events = self.decoder.feed(data)
         except FormatError:  # time went back: this piece is lost, and the next one begins at a new time
             self._refused += Counter({"refused pieces": 1, "refused bytes": len(data)})
-            return Events.empty(self.sensor)
+            events = Events.empty(self.sensor)
+        tally = self.decoder.tally
+        if tally.outside >= MANY_OUTSIDE and not self._is_warned:
+            self._is_warned = True
+            _, x, y = tally.outside_first
+            warn(
+                f"the source sends events outside the sensor of {self.sensor} pixels, the first at x = {x}, y = {y};"
+                " they are dropped and counted; if this is not its size, stop and pass sensor=(height, width)"
+            )
+        return events
 
     @property
     def counts(self) -> Counter[str]:
         """Counts of what was refused, dropped, skipped or left unfinished."""
         counted = {f"{kind} passed over": number for kind, number in self.decoder.skipped().items()}
-        counted["events outside the sensor"] = self.decoder.tally.outside
+        counted[OUTSIDE] = self.decoder.tally.outside
         counted["bytes of an unfinished word"] = self.decoder.pending_bytes
         return self._refused + Counter(counted)
 
@@ -235,14 +254,14 @@ class StandardInput(LiveSource):
         """Waits for the first bytes.
 
         Args:
-            sensor: (height, width); None if a header gives it.
+            sensor: (height, width); None if a header gives it, and another size than that of the header is refused.
             format: one of ``BYTE_FORMATS``, unless a header names it.
             stream: standard input unless given.
         """
         # unbuffered: a thread that waits for bytes would hold the lock of the buffer when the process ends
         self._stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer) if stream is None else stream
         header, self._begun = self._read_header()
-        size = header.sensor(Path("standard input")) if sensor is None else Sensor.of(sensor)
+        size = header.sensor(Path("standard input"), None if sensor is None else Sensor.of(sensor))
         if size is None:
             raise FateError("standard input: no header says how large the sensor is; pass sensor=(height, width)")
         super().__init__(size)
@@ -358,6 +377,10 @@ class TcpSource(LiveSource):
         active = self._active
         return dict(self._counts + (active.counts if active else Counter()))
 
+    @property
+    def reconnections(self) -> int:
+        return max(0, self._counts["clients"] - 1)
+
     def __iter__(self) -> Iterator[Events]:
         with self._listener, self._ready:
             self._listener.listen(MAX_WAITING)
@@ -445,7 +468,7 @@ class TcpSource(LiveSource):
             self._counts += client.counts
             self._active = None
         else:
-            self._counts["clients without events"] += 1
+            self._counts += Counter({"clients without events": 1, OUTSIDE: client.counts[OUTSIDE]})
 
 
 class CameraSource(LiveSource):
@@ -478,6 +501,10 @@ class CameraSource(LiveSource):
         self._device: Any = open_camera(self._settings, POLL_S)
         size = self._device.properties()
         super().__init__(Sensor(int(size.height), int(size.width)))
+
+    @property
+    def reconnections(self) -> int:
+        return self._counts["reconnections of the camera"]
 
     def __iter__(self) -> Iterator[Events]:
         dropped = 0

@@ -238,8 +238,8 @@ class StreamCounts:
     """What a stream has received, detected and dropped so far.
 
     Every window that closed is in ``windows`` or ``windows_dropped``. Every event is in ``events``,
-    ``events_in_dropped_windows``, ``late_events``, ``excess_events`` or ``filtered_events``, or in the window that is
-    still open.
+    ``events_in_dropped_windows``, ``events_in_unfinished_window``, ``late_events``, ``excess_events`` or
+    ``filtered_events``, or in the window that is still open.
     """
 
     windows: int = 0  #: detected
@@ -254,6 +254,7 @@ class StreamCounts:
     skipped_windows: int = 0  #: empty windows inside long gaps
     windows_dropped: int = 0  #: live: too old when the detector became free
     events_in_dropped_windows: int = 0
+    events_in_unfinished_window: int = 0  #: live: in the window that had not ended when the stream was stopped
     windows_late: int = 0  #: live: detected, but after the budget
     stalls: int = 0  #: live: times that the source was silent for long
     filtered_events: dict[str, int] = field(default_factory=dict)  #: dropped by each filter

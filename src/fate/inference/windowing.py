@@ -4,7 +4,8 @@ A window ``[start, end)`` closes when an event at ``end`` or later arrives, or w
 (``tick``). The same events therefore give the same windows, whatever the size of the pieces. Irregular times:
 
 - an event of a window that has closed already is dropped and counted as late;
-- if time goes back by more than ``max_back_us``, the source has restarted: a new grid begins at the new time;
+- if time goes back by more than ``max_back_us``, or the source says that it has restarted, a new grid begins at the new
+  time;
 - after more than ``max_gap_us`` without events, the empty windows in between are skipped and counted, and the state is
   reset. The grid stays the same.
 """
@@ -76,8 +77,11 @@ class Windower:
         self._restarted = ""
         self._closed = False
 
-    def add(self, events: Events) -> list[ClosedWindow]:
-        """Windows that the next events close; they may begin before the last ones of the call before."""
+    def add(self, events: Events, restarted: str = "") -> list[ClosedWindow]:
+        """Windows that the next events close; they may begin before the last ones of the call before.
+
+        ``restarted`` says why the source begins again with these events; it is empty if it does not.
+        """
         if self._closed:
             raise FateError("events were given to a stream that is closed; open another")
         if not isinstance(events, Events):
@@ -93,9 +97,11 @@ class Windower:
         if self._open is None:
             self._open = self._begin_grid(first)
         elif self._last is not None and (back := max(self._last, self._open.start_us) - first) > self.max_back_us:
+            restarted = restarted or f"time went back by {back / 1e6:g} s, to {first} µs"
+        if restarted:
             closed += self._close_if_events()
             self._open, self._last = self._begin_grid(first), None
-            self._restarted = self.counts.restart(f"time went back by {back / 1e6:g} s, to {first} µs")
+            self._restarted = self.counts.restart(restarted)
         begin = int(events.t_us.searchsorted(self._open.start_us))
         self.counts.late_events += begin
         while begin < len(events):

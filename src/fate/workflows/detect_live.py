@@ -112,7 +112,7 @@ def detect_live(
 
 
 def _notes(live: LiveStream, hz: float, took_s: float) -> list[str]:
-    """Sentences about late and dropped windows, stalls, and what the source lost."""
+    """Sentences about late and dropped windows, stalls, recordings, and what the source lost."""
     counts, notes = live.counts, []
     closed_s = (counts.windows + counts.windows_dropped) / hz
     if counts.windows_late:
@@ -124,4 +124,5 @@ def _notes(live: LiveStream, hz: float, took_s: float) -> list[str]:
         )
     if counts.stalls:
         notes.append(f"the source was silent for more than a second {plural(counts.stalls, 'time')}")
+    notes += [each.describe() for each in getattr(live.source, "recordings", ())]
     return notes + [f"{what}: {count}" for what, count in live.source_counts.items() if count]

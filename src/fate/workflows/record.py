@@ -15,7 +15,6 @@ from fate.inference.loading import Model, load_detector
 from fate.inference.recording_source import RecordingSource, RecordingState
 from fate.inference.sources import LiveSource, is_live, open_source, play
 from fate.inference.stream_types import StreamFrame, StreamOptions
-from fate.text import grouped, plural
 from fate.workflows.detect import Detected
 from fate.workflows.detect_live import detect_live
 
@@ -35,16 +34,10 @@ class Recorded:
 
     def lines(self) -> list[str]:
         """The summary as printed."""
-        state = self.state
-        lines = [f"{state.path}: {plural(state.events, 'event')} in {grouped(state.bytes)} bytes"]
-        if state.files > 1:
-            lines.append(f"note: time went back, so there are {state.files} files")
-        if state.skipped_events:
-            lines.append(f"note: {plural(state.skipped_events, 'event')} not recorded, because time went back")
-        if self.detected is not None:
-            return lines + self.detected.lines()
+        if self.detected is not None:  # its notes have the recording
+            return self.detected.lines()
         lost = [f"note: {what}: {count}" for what, count in self.source_counts.items() if count]
-        return [*lines, f"note: {self.ended}", *lost]
+        return [self.state.describe(), f"note: {self.ended}", *lost]
 
 
 def record(
@@ -71,8 +64,8 @@ def record(
     Args:
         source: ``"-"``, ``"tcp:PORT"``, ``"camera"``, a file that is played at its own speed, or an object of
             ``fate.inference.sources``.
-        path: a new file, .raw (EVT3), .dat or .csv. If the clock of the source starts again, a further file begins
-            (``drive.001.raw``).
+        path: a new file, .raw (EVT3), .dat or .csv. If the source comes back, or its time goes back by more than a
+            second, a further file begins (``drive.001.raw``, or the next number that is free).
         model: the detector to run meanwhile: a bundled name, a .safetensors file, or what ``load_detector`` returned.
             JSON lines with its boxes go to a file beside ``path``, with the suffix .jsonl.
         hz: windows per second.
@@ -137,6 +130,8 @@ def _read_all(
             if on_state is not None:
                 on_state(recorder.state, None)
         recorder.close()
+    if on_state is not None:  # the file is complete
+        on_state(recorder.state, None)
     if stopped or not failed:
         return (stopped or ["the source ended"])[0], False
     if not isinstance(failed[0], FateError | OSError):

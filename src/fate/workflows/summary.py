@@ -105,7 +105,7 @@ class RunningSummary:
             "events": self._events,
             "dropped": {name: counts[name] for name in
                         ("late_events", "excess_events", "skipped_windows", "windows_dropped",
-                         "events_in_dropped_windows", "stale_boxes")
+                         "events_in_dropped_windows", "events_in_unfinished_window", "stale_boxes")
                         if name in counts},
             "filtered": dict(counts.get("filtered_events", {})),
             "notes": [*notes, *counts.get("restart_reasons", ())],
@@ -142,7 +142,8 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         lines.append(f"from a window's end to its boxes: {p50:.2f} ms (p50), {p99:.2f} (p99), {highest:.2f} at most")
     lines.append(f"dropped: {', '.join(lost) or 'nothing'}")
     if filtered := summary["filtered"]:
-        given = summary["events"] + summary["dropped"].get("events_in_dropped_windows", 0) + sum(filtered.values())
+        unseen = ("events_in_dropped_windows", "events_in_unfinished_window")
+        given = summary["events"] + sum(summary["dropped"].get(name, 0) for name in unseen) + sum(filtered.values())
         each = [f"{name} {grouped(count)} ({count / max(given, 1):.1%})" for name, count in filtered.items()]
         lines.append(f"filtered out of {plural(given, 'event')}: {', '.join(each)}")
     return lines + [f"note: {note}" for note in summary["notes"] if note != summary["adaptation"]]  # that was a warning

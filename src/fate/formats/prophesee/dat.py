@@ -85,7 +85,7 @@ def open_dat(file: ByteFile, options: Options) -> ByteSource:
             " program that recorded it"
         )
     notes = {**header.fields, "event type": f"{kind[0]} ({EVENT_TYPES[kind[0]]})"}
-    sensor = options.sensor or header.sensor(file.path)
+    sensor = header.sensor(file.path, options.sensor)
     return ByteSource(file, DatDecoder(), header.num_bytes + 2, sensor, notes)
 
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from fate.errors import FormatError
 from fate.events.events import Sensor
 from fate.formats.source import sensor_of_sides
 
@@ -50,8 +51,8 @@ class Header:
         number = self.fields.get("system_id", "")
         return int(number) if maker == "Prophesee" and number.isdecimal() and len(number) < 10 else 0
 
-    def sensor(self, path: Path) -> Sensor | None:
-        """Return the sensor size, from any of the three ways it has been written, else from the board's number."""
+    def stated_sensor(self, path: Path) -> Sensor | None:
+        """Return the sensor size in any of the three ways it has been written; None if it has not."""
         options = self.format_options()
         if "width" in options and "height" in options:
             return sensor_of_sides(path, options["height"], options["width"])
@@ -60,6 +61,26 @@ class Header:
             return sensor_of_sides(path, height, width)
         if "width" in self.fields and "height" in self.fields:
             return sensor_of_sides(path, self.fields["height"], self.fields["width"])
+        return None
+
+    def sensor(self, path: Path, given: Sensor | None = None) -> Sensor | None:
+        """Return the sensor size: the one that was given, that of the header, or that of the board's number.
+
+        A given size replaces that of the board, or one that is no size, but not another one that the header states.
+        """
+        try:
+            stated = self.stated_sensor(path)
+        except FormatError:
+            if given is None:
+                raise
+            return given
+        if given is not None and stated not in (None, given):
+            raise FormatError(
+                f"{path}: its header states a sensor of {stated} pixels, and {given} was given; give no size, or pass"
+                f" sensor=({stated.height}, {stated.width})"
+            )
+        if given or stated:
+            return given or stated
         system = self.prophesee_system()
         return Sensor(480, 640) if system in VGA_SYSTEMS else Sensor(720, 1280) if system in HD_SYSTEMS else None
 

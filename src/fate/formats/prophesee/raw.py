@@ -266,7 +266,7 @@ def open_raw(file: ByteFile, options: Options) -> ByteSource:
         decoder = Evt21Decoder(legacy=order is not None and order.lower() == "legacy")
     else:
         decoder = Evt3Decoder()
-    return ByteSource(file, decoder, header.num_bytes, options.sensor or header.sensor(file.path), header.fields)
+    return ByteSource(file, decoder, header.num_bytes, header.sensor(file.path, options.sensor), header.fields)
 
 
 # ---- writing ------------------------------------------------------------------------------------------------
@@ -427,4 +427,5 @@ class Evt3Writer(EvtWriter):
     """EVT3, with vectors."""
 
     format, version, time_bits, words_per_event, word_type = "EVT3", "3.0", 24, 4, "<u2"
+    max_start_us: ClassVar[int] = (MAX_WRAPS << 24) - 1  #: latest time of the first event, 19 hours
     encode = staticmethod(_encode_evt3)

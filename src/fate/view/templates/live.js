@@ -7,6 +7,7 @@ const byId = (id) => document.getElementById(id);
 const KEPT_BYTES = 64e6, KEPT = 600;  // pictures that can be stepped through
 const SPAN_S = 10;                    // of the plots
 const FIRST_WAIT_S = 0.5, LONGEST_WAIT_S = 10;  // between two attempts to connect
+const WRONG_TOKEN = 4403;             // close code of the server
 
 let run = null;          // the latest message about the run
 let kept = [];           // pictures, oldest first
@@ -14,6 +15,7 @@ let keptBytes = 0;
 let shown = null;        // the picture on the screen
 let paused = false;
 let socket = null, wait = FIRST_WAIT_S, retryAt = 0;
+let isRefused = false;   // whether the token of this page is no longer valid
 let unconfirmed = 0;     // pictures that have come since the last confirmation
 let isDue = false;       // whether a redraw is scheduled
 let lookup = null;       // colours of a byte of a picture: 256 × 4 pixels
@@ -38,7 +40,8 @@ function connect() {
   socket.binaryType = "arraybuffer";
   socket.onmessage = (message) => receive(message.data);
   unconfirmed = 0;
-  socket.onclose = () => {
+  socket.onclose = (event) => {
+    isRefused = event.code === WRONG_TOKEN;
     retryAt = Date.now() + 1000 * wait;
     setTimeout(connect, 1000 * wait);
     wait = Math.min(2 * wait, LONGEST_WAIT_S);
@@ -48,7 +51,7 @@ function connect() {
 }
 
 function receive(buffer) {
-  wait = FIRST_WAIT_S;
+  wait = FIRST_WAIT_S, isRefused = false;
   const length = new DataView(buffer).getUint32(0, true);
   const content = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
   if (content.kind === "run") return beginRun(content);
@@ -109,7 +112,9 @@ function showState() {
   const isOpen = socket && socket.readyState === WebSocket.OPEN;
   const words = { starting: "Starting", loading: "Loading", waiting: "Waiting", running: "Live", ended: "Ended" };
   let state = "connecting", text = "Connecting…", cover = "";
-  if (run && run.state === "ended") {
+  if (isRefused) {
+    state = "lost", cover = "The token of this page is no longer valid, because fate live was started again. Open the new address that the terminal printed.";
+  } else if (run && run.state === "ended") {
     state = "ended", text = "Ended", cover = `Ended: ${run.reason}.`;
   } else if (isOpen && run) {
     state = run.state, text = words[state];
@@ -121,7 +126,7 @@ function showState() {
   if (retryAt && !isOpen) {
     const seconds = Math.max(0, Math.ceil((retryAt - Date.now()) / 1000));
     if (state !== "ended") text = "Not connected";
-    cover += ` Next attempt to connect ${seconds ? `in ${seconds} s` : "now"}.`;
+    if (!isRefused) cover += ` Next attempt to connect ${seconds ? `in ${seconds} s` : "now"}.`;
   } else if (paused && (state === "running" || state === "ended")) {
     state = "paused", text = "Paused";
   }

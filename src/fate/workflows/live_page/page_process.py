@@ -42,6 +42,8 @@ if TYPE_CHECKING:  # they load torch, which takes seconds; the page is there bef
 
 #: Address of the page unless another one is given. It does not change, so that an open page finds the next run.
 HOST, PORT = "127.0.0.1", 8200
+#: Environment variable with the token of a page that other machines can open, and what a token may be.
+TOKEN_VARIABLE, TOKEN = "FATE_LIVE_TOKEN", re.compile(r"[A-Za-z0-9_-]{16,}")
 #: Most pictures per second.
 PICTURES_HZ = 30.0
 #: Latencies of windows that wait for the next picture; older ones are not sent.
@@ -63,7 +65,8 @@ class LivePage(AbstractContextManager["LivePage"]):
 
         Args:
             name: title of the page.
-            host: address to listen on. Any other than one of this machine needs a token, which is part of ``url``.
+            host: address to listen on. Any other than one of this machine needs a token, which is part of ``url``. The
+                environment variable ``FATE_LIVE_TOKEN`` can give it; otherwise it is random.
             port: port to listen on; 0 for any free one.
         """
         missing = [package for package in PACKAGES["live"] if find_spec(package) is None]
@@ -71,7 +74,7 @@ class LivePage(AbstractContextManager["LivePage"]):
             raise missing_packages("fate live", missing)
         from fate.workflows.live_page.server import is_loopback  # noqa: PLC0415  (needs the packages)
 
-        self._token = "" if is_loopback(host) else secrets.token_urlsafe(16)
+        self._token = "" if is_loopback(host) else _choose_token()
         html = render_page("live.html", title=name).encode("utf-8", "backslashreplace")
         setup = {"host": host, "port": port, "token": self._token}
         self._process = subprocess.Popen(
@@ -234,12 +237,16 @@ class LivePage(AbstractContextManager["LivePage"]):
         self._changed.set()
 
     def _record(self, recorder: RecordingSource, starts: bool) -> None:
-        """Start a recording in the current folder, or stop it."""
+        """Start a recording in the current folder, or stop it. CSV has any times, also those of the day."""
+        from fate.formats.prophesee.raw import Evt3Writer  # noqa: PLC0415  (slow; the recorder has loaded it)
+
         self._refused = ""
         try:
             if starts:
                 name = re.sub(r"[^\w.-]+", "-", Path(self._run["name"]).stem)
-                recorder.start(f"{name}-{datetime.now():%Y%m%d-%H%M%S}.raw")
+                now_us = 0 if self._frame is None else self._frame[0].t_us
+                suffix = "raw" if 0 <= now_us < Evt3Writer.max_start_us else "csv"
+                recorder.start(f"{name}-{datetime.now():%Y%m%d-%H%M%S}.{suffix}")
             else:
                 recorder.stop()
         except FateError as error:
@@ -252,11 +259,24 @@ class LivePage(AbstractContextManager["LivePage"]):
             return {}
         state, refused = self._recorder.state, self._refused
         text = ""
-        if state.path is not None:
-            done = f"{state.path}: {state.bytes / 1e6:.1f} MB, {plural(state.events, 'event')}"
+        if state.files:
+            done = f"{state.files[-1]}: {state.bytes / 1e6:.1f} MB, {plural(state.events, 'event')}"
             text = f"Recording {done}" if state.is_active else f"Recorded {done}"
         failed = refused or state.failed
         return {"recording": {"active": state.is_active, "note": failed or text, "failed": bool(failed)}}
+
+
+def _choose_token() -> str:
+    """Return the token that the environment gives, or a random one."""
+    given = os.environ.get(TOKEN_VARIABLE)
+    if given is None:
+        return secrets.token_urlsafe(16)
+    if TOKEN.fullmatch(given) is None:
+        raise FateError(
+            f"{TOKEN_VARIABLE} has {plural(len(given), 'character')}; expected 16 or more letters, digits, - and _, as"
+            " the token of a page; for example the output of: openssl rand -hex 16"
+        )
+    return given
 
 
 def name_of(source: object) -> str:

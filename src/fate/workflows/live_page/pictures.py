@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ from numpy.typing import NDArray
 from fate.compiled import compiled
 from fate.events.events import Events, Sensor
 from fate.inference.sources import LiveSource
+
+if TYPE_CHECKING:  # it loads torch, which takes seconds; the page is there before
+    from fate.inference.recording_source import RecordingSource, RecordingState
 
 #: Most events that wait to be drawn. If there are more, the oldest are not drawn.
 MAX_WAITING = 4_000_000
@@ -94,7 +98,7 @@ class EventPicture:
 class WatchedSource(LiveSource):
     """A source whose events are drawn, too."""
 
-    def __init__(self, source: LiveSource, picture: EventPicture) -> None:
+    def __init__(self, source: RecordingSource, picture: EventPicture) -> None:
         """Take the source, and the picture that gets its events."""
         super().__init__(source.sensor)
         self._source, self._picture = source, picture
@@ -104,6 +108,15 @@ class WatchedSource(LiveSource):
     @property
     def counts(self) -> dict[str, int]:
         return self._source.counts
+
+    @property
+    def reconnections(self) -> int:
+        return self._source.reconnections
+
+    @property
+    def recordings(self) -> list[RecordingState]:
+        """What viewers have recorded."""
+        return self._source.recordings
 
     def __iter__(self) -> Iterator[Events]:
         for events in self._source:

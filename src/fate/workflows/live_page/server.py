@@ -39,8 +39,8 @@ MAX_VIEWERS = 32
 MAX_BYTES = 1024
 #: How long viewers have to receive the last message, seconds.
 LAST_S = 1.0
-#: Close codes of websockets: not allowed, and too many viewers.
-POLICY, BUSY = 1008, 1013
+#: Close codes of websockets: not allowed, too many viewers, and a wrong token.
+POLICY, BUSY, WRONG_TOKEN = 1008, 1013, 4403
 
 
 def is_loopback(host: str) -> bool:
@@ -51,14 +51,13 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def find_refusal(headers: Any, host: str, given: str, token: str) -> str:
-    """Return why a request is refused; an empty text if it is allowed.
+def find_refusal(headers: Any, host: str, token: str) -> str:
+    """Return why a request is refused, whatever its token is; an empty text if it is allowed.
 
     Args:
         headers: headers of the request. A page of another web site has another Origin, and a name that its owner has
             pointed at this machine (DNS rebinding) is another Host.
         host: address that the server listens on.
-        given: token of the request.
         token: expected token; empty if none is needed, which is the case on this machine only.
     """
     asked = headers.get("host", "")
@@ -68,8 +67,6 @@ def find_refusal(headers: Any, host: str, given: str, token: str) -> str:
     origin = headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != asked:
         return "another web page asked for this one; open it directly"
-    if not hmac.compare_digest(given.encode(), token.encode()):
-        return "the token is missing or wrong; open the whole address that fate live prints"
     return ""
 
 
@@ -118,11 +115,17 @@ class LiveServer:
             viewer.wake.set()
 
     def _refusal(self, request: HTTPConnection) -> str:
-        return find_refusal(request.headers, self._host, request.query_params.get("token", ""), self._token)
+        return find_refusal(request.headers, self._host, self._token)
+
+    def _has_token(self, request: HTTPConnection) -> bool:
+        return hmac.compare_digest(request.query_params.get("token", "").encode(), self._token.encode())
 
     async def _serve_page(self, request: Request) -> Response:
         headers = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
-        if refusal := self._refusal(request):
+        refusal = self._refusal(request)
+        if not refusal and not self._has_token(request):
+            refusal = "the token is missing or no longer valid; open the whole address that fate live printed last"
+        if refusal:
             return PlainTextResponse(refusal, 403, headers)
         return HTMLResponse(self._page, headers=headers)
 
@@ -131,6 +134,9 @@ class LiveServer:
             await websocket.close(POLICY, refusal)
             return
         await websocket.accept()
+        if not self._has_token(websocket):  # a browser passes the code on only if the connection was accepted
+            await websocket.close(WRONG_TOKEN, "the token is missing or no longer valid")
+            return
         if len(self._viewers) >= MAX_VIEWERS:
             await websocket.close(BUSY, f"{MAX_VIEWERS} pages are open already")
             return
