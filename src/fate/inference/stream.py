@@ -165,8 +165,8 @@ class StreamingDetector:
         key = size, clips and self.backend == "auto"
         if key not in self._adapted:
             found = adapt(self.model, size, self._downscale)
-            told = size in self._sensors or any(size == known for known, _ in self._adapted)
-            if not told and (change := found.describe()):
+            is_known = size in self._sensors or any(size == other for other, _ in self._adapted)
+            if not is_known and (change := found.describe()):
                 warn(f"{change}; boxes may be less good there")
             model = run_in(found.model, self.backend, self.device, clips=clips, say=self._say)
             self._adapted[key] = replace(found, model=model)
