@@ -14,7 +14,7 @@ from fate.inference.score_calibration import ScoreCalibration
 
 #: Precision on validation data that the default threshold gives.
 PRECISION = 0.9
-#: Groups with equally many right predictions from which the curve is fitted, and the fewest predictions that this needs.
+#: Groups with equally many right predictions from which the curve is fitted, and the fewest predictions it needs.
 GROUPS, FEWEST = 20, 200
 #: Smallest rise of a chance over all confidences together, so that the order of boxes stays.
 RISE = 1e-3
