@@ -22,6 +22,7 @@ from fate.workflows.sharded_evaluation import predict_on_devices
 from fate.workflows.spread import open_spread
 from tests.cli.running import fate
 from tests.densify.squares import seeing_detector, squares
+from tests.training.conftest import write_drives
 from tests.workflows.parts import load_unless_first, write_slurm
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows cannot spread work")
@@ -198,8 +199,9 @@ def test_only_the_shard_of_an_evaluation_that_was_killed_is_repeated(
 
 @pytest.mark.slow
 def test_a_study_on_two_devices_trains_everything_once_and_writes_its_table(tmp_path: Path) -> None:
-    words = ("study", "smoke", "--out", tmp_path, "--set", "run.epoch_steps=2", "--set", "data.steps=2", "--workers",
-             "0", "--devices", "cpu,cpu")  # fmt: skip
+    dataset = write_drives(tmp_path, ("train", "val", "test"))
+    words = ("study", "smoke", "--dataset", dataset, "--out", tmp_path, "--set", "run.epoch_steps=2", "--set",
+             "data.steps=2", "--workers", "0", "--devices", "cpu,cpu")  # fmt: skip
     text = run(*words)
     assert "| S5-ViT + PE + FAT |" in text
     assert "not run" not in text

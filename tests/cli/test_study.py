@@ -11,12 +11,25 @@ from typer.testing import CliRunner
 from fate.cli.main import app
 from fate.errors import FateError
 from fate.models.checkpoints import save_model
+from fate.models.zoo import build_model
 from fate.training.config import read_config
 from fate.workflows.studies.declared import STUDIES, read_recipe
 from fate.workflows.studies.runner import Runner
 from tests.models.small_detectors import small_detector
+from tests.training.conftest import SENSOR, write_drives
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
+
+#: Settings with which a run takes seconds.
+SHORT = ("--device", "cpu", "--set", "run.epoch_steps=1", "--set", "run.epochs=1", "--set", "data.steps=2")
+
+
+@pytest.fixture
+def smoke(tmp_path: Path) -> list[str]:
+    """The smallest study, on squares that cross a small frame; its results are in the folder ``out``."""
+    dataset = write_drives(tmp_path, ("train", "val", "test"))
+    words = ["study", "smoke", "--dataset", str(dataset), "--out", str(tmp_path / "out"), *SHORT]
+    return [*words, "--row", "S5-ViT + PE"]
 
 
 @pytest.mark.slow
@@ -58,36 +71,34 @@ def _check_that_weights_are_enough(folder: Path, words: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_row_that_was_not_asked_for_says_so(tmp_path: Path) -> None:
-    words = ["study", "smoke", "--out", str(tmp_path), "--device", "cpu", "--row", "S5-ViT + PE", "--set",
-             "run.epoch_steps=1", "--set", "run.epochs=1", "--set", "data.steps=2"]  # fmt: skip
-    done = CliRunner().invoke(app, words, catch_exceptions=False)
+def test_a_row_that_was_not_asked_for_says_so(smoke: list[str]) -> None:
+    done = CliRunner().invoke(app, smoke, catch_exceptions=False)
     assert done.exit_code == 0
     line = next(line for line in done.output.splitlines() if line.startswith("| S5-ViT + PE + FAT |"))
     assert line.count("not run") == 2
 
 
 @pytest.mark.slow
-def test_a_seed_that_is_run_elsewhere_says_so_and_is_counted_when_it_is_there(tmp_path: Path) -> None:
-    words = ["study", "smoke", "--out", str(tmp_path), "--device", "cpu", "--row", "S5-ViT + PE", "--seeds", "2",
-             "--set", "run.epoch_steps=1", "--set", "run.epochs=1", "--set", "data.steps=2"]  # fmt: skip
+def test_a_seed_that_is_run_elsewhere_says_so_and_is_counted_when_it_is_there(smoke: list[str], tmp_path: Path) -> None:
+    words = [*smoke, "--seeds", "2"]
     done = CliRunner().invoke(app, [*words, "--seed", "1"], catch_exceptions=False)
     assert done.exit_code == 0
-    assert not (tmp_path / "seed-0").exists()
-    assert "(1 of 2)" in (tmp_path / "smoke.md").read_text()
+    assert not (tmp_path / "out" / "seed-0").exists()
+    assert "(1 of 2)" in (tmp_path / "out" / "smoke.md").read_text()
     assert CliRunner().invoke(app, [*words, "--seed", "2"]).exit_code == 2
 
 
 @pytest.mark.slow
-def test_runs_side_by_side_make_the_same_table(tmp_path: Path) -> None:
-    words = ["study", "smoke", "--out", str(tmp_path), "--device", "cpu", "--row", "S5-ViT + PE", "--seeds", "2",
-             "--jobs", "2", "--set", "run.epoch_steps=1", "--set", "run.epochs=1", "--set", "data.steps=2"]  # fmt: skip
+def test_runs_side_by_side_make_the_same_table(smoke: list[str], tmp_path: Path) -> None:
+    weights = tmp_path / "given.safetensors"
+    save_model(build_model("fate-s-nano", ("square",), SENSOR), weights)
+    words = [*smoke, "--weights", f"fate-s-nano-20hz={weights}", "--seeds", "2", "--jobs", "2"]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    told = json.loads((tmp_path / "smoke.json").read_text())["rows"]
-    assert all(told["S5-ViT + PE"][seed]["200"].keys() >= {"AP50:95", "delay_p50_ms"} for seed in "01")
+    told = json.loads((tmp_path / "out" / "smoke.json").read_text())["rows"]
+    assert all(told["S5-ViT + PE"][seed]["200"].keys() >= {"AP50:95", "AP50"} for seed in "01")
     assert told["S5-ViT + PE + FAT"] == {"0": None, "1": None}
-    assert not list(tmp_path.glob("seed-*/fate-s-nano-20hz/dense-*"))  # nothing needs them
+    assert not list(tmp_path.glob("out/seed-*/fate-s-nano-20hz/dense-*"))  # nothing needs them
 
 
 #: The paper has two tables for 1Mpx.

@@ -59,7 +59,8 @@ def test_every_fault_among_1459_recordings_is_named_before_training(gen1: Path, 
     (gen1 / "val" / "val-0005_bbox.npy").unlink()
     in_place = fate.open_dataset(gen1, "val", kind="gen1")
     assert "1 of 429 published recordings" in " ".join(data_faults(in_place).missing)
-    config = small_config(prepared, data={"train": "train", "validate": "val"})
+    run = {"epochs": 1, "epoch_steps": 1, "validate_recordings": 2}
+    config = small_config(prepared, data={"train": "train", "validate": "val"}, run=run)
     with pytest.raises(FateError, match="allow_missing"):
         train(config, tmp_path / "refused")
     assert not (tmp_path / "refused" / "last.safetensors").exists()

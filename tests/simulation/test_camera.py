@@ -91,7 +91,7 @@ def sine_events(amplitude: float, hz: float, seconds: float, on: float, off: flo
 )
 def test_a_sinusoid_gives_the_events_of_the_inverse_sine(amplitude: float, hz: float, on: float, off: float) -> None:
     seconds = 2.9 / hz
-    t_us = np.arange(0, round(seconds * 1e6) + 1, round(1000 / hz))
+    t_us = np.arange(0, round(seconds * 1e6) + 1, round(2000 / hz))
     level = -1.5 + amplitude * np.sin(2 * np.pi * hz * t_us / 1e6)
     events = watch(level, t_us, ideal(threshold_on=on, threshold_off=off))
     expected = sine_events(amplitude, hz, seconds, on, off)

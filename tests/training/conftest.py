@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +45,13 @@ def drive(seed: int) -> tuple[Events, Labels]:
     return events, Labels(times, *boxes.T, np.zeros(len(times), int), np.zeros(len(times), int))
 
 
-def write_drives(folder: Path, train: int = 2) -> Path:
-    """A dataset of one's own: YAML, events, labels."""
+def write_drives(folder: Path, splits: Sequence[str] = ("train", "train", "val")) -> Path:
+    """A dataset of one's own: YAML, events, labels; ``splits`` has the split of each recording."""
     entries = []
-    for number in range(train + 1):
+    for number, split in enumerate(splits):
         events, labels = drive(number)
         write_events(folder / f"drive_{number}.npz", events)
         write_labels(folder / f"drive_{number}_labels.npz", labels)
-        split = "train" if number < train else "val"
         entries.append({"events": f"drive_{number}.npz", "labels": f"drive_{number}_labels.npz", "split": split})
     document = {"classes": ["square"], "sensor": f"{SENSOR[1]}x{SENSOR[0]}", "recordings": entries}
     path = folder / "drives.yaml"

@@ -21,8 +21,8 @@ pytest.importorskip("pytorch_lightning", reason="training needs pytorch-lightnin
 
 #: Enough for any run here on a busy machine; only a process that hangs takes longer.
 HANGS_S = 900.0
-#: So many runs are started, a few at a time: they also keep each other waiting, as on a busy machine.
-RUNS, AT_ONCE = 8, 4
+#: So many runs are started at the same time: they also keep each other waiting, as on a busy machine.
+RUNS = 4
 
 
 #: ``fate`` whose last act before the interpreter takes itself apart is to count what its collector will visit.
@@ -65,7 +65,7 @@ def test_runs_with_loader_processes_end_by_themselves(drives: Path, tmp_path: Pa
     config = tmp_path / "small.yaml"
     workers = {"workers": 2, "steps": 2}
     config.write_text(small_config(drives, data=workers, run={"epochs": 1, "save_every": 10}).to_yaml())
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(RUNS) as pool:
         started = [pool.submit(run_to_its_end, config, tmp_path / f"run {number}") for number in range(RUNS)]
     for each in started:
         each.result()

@@ -13,7 +13,11 @@ from fate import FateError, Labels, write_events, write_labels
 from fate.workflows.rehearsal import RehearsalRequest, damage, full_hours, memory_of_children_gb, rehearse, step_speed
 from tests.conftest import make_events
 
-SMALL = ("model.name=fate-s-nano", "data.steps=2", "data.random=2", "data.streams=2")
+#: Settings of a detector and of batches that take little time on a CPU.
+SMALL = (
+    "model.name=fate-s-nano", 'model.options={"dims": [8, 16, 24, 32], "head_dim": 8}',
+    'model.encoder_options={"channels": 8}', "data.steps=2", "data.random=1", "data.streams=1",
+)  # fmt: skip
 
 
 def test_hours_are_those_of_the_published_datasets() -> None:
@@ -71,7 +75,7 @@ def test_memory_of_child_processes_is_known_on_linux() -> None:
 
 @pytest.mark.slow
 def test_a_rehearsal_measures_every_command_and_continues(tmp_path: Path) -> None:
-    request = RehearsalRequest("gen1", recordings=6, seconds=1.5, steps=20, device="cpu", workers=0, settings=SMALL)
+    request = RehearsalRequest("gen1", recordings=6, seconds=1.0, steps=20, device="cpu", workers=0, settings=SMALL)
     said: list[str] = []
     found = rehearse(request, tmp_path, lambda done, total=1.0, text="", part="", /: said.append(text))
     assert [stage.name for stage in found.stages] == [

@@ -154,6 +154,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, faked: 
 # what is on disk
 
 
+@pytest.mark.slow
 def test_a_scene_is_written_as_it_is(tmp_path: Path) -> None:
     found = simulate(tmp_path / "set", 1, 0.5, seed=3, preview=False)
     entry = found.recordings[0]

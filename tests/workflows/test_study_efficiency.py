@@ -11,6 +11,7 @@ import fate
 from fate.models.checkpoints import save_model
 from fate.workflows.studies.declared import STUDIES
 from fate.workflows.studies.table import StudyResult
+from tests.training.conftest import SENSOR, write_drives
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
 
@@ -44,11 +45,14 @@ def test_latency_is_a_table_of_its_own_with_its_stages() -> None:
 
 @pytest.mark.slow
 def test_the_study_measures_parameters_and_latency(tmp_path: Path) -> None:
-    fate.simulate(tmp_path / "drives", recordings=3, seconds=1.0, preview=False, shares=(1 / 3, 1 / 3, 1 / 3))
-    model = fate.build_model("s5-vit-nano", ("car", "pedestrian"), (240, 304))
+    first, other = (tmp_path / name for name in ("first", "other"))
+    for folder in (first, other):
+        folder.mkdir()
+        write_drives(folder, ("train", "val", "test"))
+    model = fate.build_model("s5-vit-nano", ("square",), SENSOR)
     save_model(model, tmp_path / "given.safetensors")
     done = fate.study(
-        "efficiency", tmp_path / "drives", tmp_path / "out", device="cpu", workers=0, rows=["S5-ViT"],
+        "efficiency", first / "drives.yaml", tmp_path / "out", device="cpu", workers=0, rows=["S5-ViT"],
         weights={"s5-vit-nano": tmp_path / "given.safetensors"},
     )  # fmt: skip
     assert done.parameters["S5-ViT"] == pytest.approx(sum(w.numel() for w in model.parameters()) / 1e6)
@@ -58,12 +62,11 @@ def test_the_study_measures_parameters_and_latency(tmp_path: Path) -> None:
     assert told["million_parameters"]["S5-ViT"] == pytest.approx(done.parameters["S5-ViT"])
     assert "S5-ViT + PE" not in done.latency
     # on another dataset, given weights are measured again
-    fate.simulate(tmp_path / "other", recordings=3, seconds=1.0, seed=1, preview=False, shares=(1 / 3, 1 / 3, 1 / 3))
     measured = next((tmp_path / "out").rglob("measured.json"))
     evaluated = measured.with_name("evaluation.json").stat().st_mtime_ns
     fate.study(
-        "efficiency", tmp_path / "other", tmp_path / "out", device="cpu", workers=0, rows=["S5-ViT"],
+        "efficiency", other / "drives.yaml", tmp_path / "out", device="cpu", workers=0, rows=["S5-ViT"],
         weights={"s5-vit-nano": tmp_path / "given.safetensors"},
     )  # fmt: skip
-    assert json.loads(measured.read_text())["dataset"] == str(tmp_path / "other")
+    assert json.loads(measured.read_text())["dataset"] == str(other)
     assert measured.with_name("evaluation.json").stat().st_mtime_ns > evaluated

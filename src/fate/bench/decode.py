@@ -243,10 +243,7 @@ READS: dict[tuple[str, str], tuple[Callable[..., Any], tuple[str, ...] | None]] 
     ("fate", "window"): (_fate_windows, None),
     ("fate", "seek"): (_fate_seek, None),
     ("evt3", "whole"): (_evt3_whole, ("evt3",)),
-    ("faery", "whole"): (
-        lambda path: len(import_module("faery").events_stream_from_file(path).to_array()),
-        ("dat", "evt2", "evt3"),
-    ),
+    ("faery", "whole"): (_faery_whole, ("dat", "evt2", "evt3")),
     ("expelliarmus", "whole"): (lambda path: len(_expelliarmus(path).read(path)), ("dat", "evt2")),
     ("expelliarmus", "window"): (_expelliarmus_windows, ("dat", "evt2")),
     ("searchsorted", "seek"): (_searchsorted_seek, ("dat",)),

@@ -120,11 +120,6 @@ def encoder_facts(detector: Detector) -> str:
     return b64encode(save(entries)).decode()
 
 
-def is_graph_file(path: str | Path) -> bool:
-    """Whether the name is that of a file which ``fate export`` writes."""
-    return Path(path).suffix.lower() in GRAPH_FILES
-
-
 def read_graph(path: str | Path, backend: Backend = "auto") -> tuple[GraphDetector, dict[str, Any]]:
     """The detector of a file that ``fate export`` wrote, and what the header of its weights said.
 
