@@ -28,7 +28,7 @@ from fate.formats.opening import open_recording, recognise
 from fate.formats.prophesee.header import parse_header
 from fate.formats.saving import open_writer
 from fate.processes import peak_memory_mb
-from fate.text import format_markdown_table
+from fate.text import format_markdown_table, grouped
 
 MADE_FORMATS = {"dat": ".dat", "evt2": ".raw", "evt21": ".raw", "evt3": ".raw"}
 PACKAGES = ("evt3", "faery", "expelliarmus")
@@ -127,12 +127,8 @@ def _result(found: Sequence[Measurement], missing: Sequence[str]) -> BenchResult
         for (file, mode), first in ours.items():
             if mode != "whole":
                 continue
-            own = [
-                first.format,
-                f"{first.events:,}",
-                f"{first.mev_per_s:.0f}",
-                f"{ours[file, 'indexed'].mev_per_s:.0f}",
-            ]
+            speeds = [f"{each.mev_per_s:.0f}" for each in (first, ours[file, "indexed"])]
+            own = [first.format, grouped(first.events), *speeds]
             peers = [each for each in found if (each.file, each.mode) == (file, mode) and each.reader != "fate"]
             told = [[each.reader, f"{each.mev_per_s:.0f}", ratio(each)] for each in peers]
             told += [[name, "not installed", ""] for name in missing if first.format in (READS[name, mode][1] or ())]

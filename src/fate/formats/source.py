@@ -35,7 +35,7 @@ BLOCK_BYTES = 64 * 1024  # of file per block: about 10 000 events, decoded in a 
 
 
 THREADS = 2  # that decode
-RUN_BLOCKS = 16  # decoded at a time by one thread
+RUN_BLOCKS = 16  # of BLOCK_BYTES, decoded at a time by one thread
 RUNS_AHEAD = 4  # decoded before they are asked for
 
 
@@ -319,6 +319,11 @@ class ByteSource(Source):
             yield start, columns
         self._set_found(position, decoder.skipped(), decoder.missing())
 
+    def _block_bytes(self) -> int:
+        """Plain records are decoded several times as fast as others, so that a call takes a good part of a block."""
+        is_plain = isinstance(self._decoder, WordDecoder) and self._decoder.is_plain
+        return BLOCK_BYTES * 4 if is_plain else BLOCK_BYTES
+
     def _run_starts(self) -> range:
         return range(self._data_start, self.size, RUN_BLOCKS * BLOCK_BYTES)
 
@@ -347,18 +352,22 @@ class ByteSource(Source):
         def decode(number: int, state: NDArray[np.int64] | None = None) -> Run:
             return self._decode_run(decoder, starts[number], state, sensor, slots[number] if slots else None)
 
+        ahead = len(starts) if slots else min(RUNS_AHEAD, len(starts))  # slots take no more memory if they are filled
         with ThreadPoolExecutor(THREADS) as pool:
-            coming = deque(pool.submit(decode, number) for number in range(min(RUNS_AHEAD, len(starts))))
-            for number in range(len(starts)):
-                run = coming.popleft().result()
-                if number + RUNS_AHEAD < len(starts):
-                    coming.append(pool.submit(decode, number + RUNS_AHEAD))
-                if run.blocks:
-                    difference = end.state - run.blocks[0].state
-                    shift_us = decoder.time_shift(difference)
-                    run = decode(number, end.state) if shift_us is None else run.shifted(difference, shift_us)
-                    end = run.end
-                yield run
+            coming = deque(pool.submit(decode, number) for number in range(ahead))
+            try:
+                for number in range(len(starts)):
+                    run = coming.popleft().result()
+                    if number + ahead < len(starts):
+                        coming.append(pool.submit(decode, number + ahead))
+                    if run.blocks:
+                        difference = end.state - run.blocks[0].state
+                        shift_us = decoder.time_shift(difference)
+                        run = decode(number, end.state) if shift_us is None else run.shifted(difference, shift_us)
+                        end = run.end
+                    yield run
+            finally:  # after an error, nobody needs the other runs
+                pool.shutdown(cancel_futures=True)
         decoder = decoder.fresh()
         decoder.state[:] = end.state
         self._set_found(end.position, decoder.skipped(), decoder.missing())
@@ -383,16 +392,17 @@ class ByteSource(Source):
         data = data[: len(data) - len(data) % decoder.word_bytes]
         if out is None:
             out = allocate_columns(decoder.most_events(data))
-        blocks, ends = [], [0]
-        for first in range(0, len(data), BLOCK_BYTES):
+        blocks, ends, checked, tally, size = [], [0], 0, Tally(), self._block_bytes()
+        for first in range(0, len(data), size):
             blocks.append(Bookmark(start + first, decoder.state.copy()))
-            num_events = decoder.decode_into(data[first : first + BLOCK_BYTES], out.slice(ends[-1], len(out.t)))
+            num_events = decoder.decode_into(data[first : first + size], out.slice(ends[-1], len(out.t)))
             if num_events < 0:  # the room was counted a moment ago
                 raise FormatError(f"{self.path}: changed while it was read; open it again when it is complete")
             ends.append(ends[-1] + num_events)
-        columns, tally = out.slice(0, ends[-1]), Tally()
-        check(columns, sensor, tally)
-        return Run(blocks, ends, columns, Bookmark(start + len(data), decoder.state), tally)
+            if (first + size) % (4 * BLOCK_BYTES) == 0 or first + size >= len(data):
+                check(out.slice(checked, ends[-1]), sensor, tally)  # they are still in the cache of the processor
+                checked = ends[-1]
+        return Run(blocks, ends, out.slice(0, ends[-1]), Bookmark(start + len(data), decoder.state), tally)
 
     def _set_found(self, end: int, skipped: dict[str, int], missing: str) -> None:
         self.found = Found(end, skipped, Tail(max(self.size - end, 0), min(end, self.size), missing))
@@ -404,7 +414,7 @@ class ByteSource(Source):
         total = (self.size - self._data_start) // decoder.word_bytes
         end = self._data_start + total * decoder.word_bytes
         self._set_found(end, {}, "")
-        positions = np.append(np.arange(self._data_start, end, BLOCK_BYTES, dtype=np.int64), end)
+        positions = np.append(np.arange(self._data_start, end, self._block_bytes(), dtype=np.int64), end)
         return EvenBlocks(positions, total, decoder.initial_state())
 
     def decode(self, start: Bookmark, end: int) -> Columns:
