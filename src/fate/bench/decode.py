@@ -130,9 +130,11 @@ def _result(found: Sequence[Measurement], missing: Sequence[str]) -> BenchResult
             speeds = [f"{each.mev_per_s:.0f}" for each in (first, ours[file, "indexed"])]
             own = [first.format, grouped(first.events), *speeds]
             peers = [each for each in found if (each.file, each.mode) == (file, mode) and each.reader != "fate"]
-            told = [[each.reader, f"{each.mev_per_s:.0f}", ratio(each)] for each in peers]
-            told += [[name, "not installed", ""] for name in missing if first.format in (READS[name, mode][1] or ())]
-            rows += [own + peer for peer in told or [["", "", ""]]]
+            compared = [[each.reader, f"{each.mev_per_s:.0f}", ratio(each)] for each in peers]
+            compared += [
+                [name, "not installed", ""] for name in missing if first.format in (READS[name, mode][1] or ())
+            ]
+            rows += [own + peer for peer in compared or [["", "", ""]]]
         return format_markdown_table(WHOLE_HEAD.split(" | "), rows)
 
     machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
