@@ -20,6 +20,12 @@ RUN_BYTES = RUN_BLOCKS * BLOCK_BYTES
 EVENT_WORDS = {"evt2": bytes(4), "evt21": b"\x01" + bytes(7), "evt3": b"\x00\x20"}  # an OFF event in column 0
 
 
+@pytest.fixture(autouse=True)
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files have several runs."""
+    monkeypatch.setattr("fate.formats.source.LONGER_RUNS", 1)
+
+
 def compare(path: Path, decoder: Decoder) -> Events:
     """The events of the file, read in one pass and from the index, after comparing them with those of one decoder."""
     data = path.read_bytes()

@@ -67,8 +67,8 @@ def concatenate(pieces: list[Columns]) -> Columns:
 
 def copy_columns(columns: Columns, out: Columns) -> None:
     """Copy all rows to ``out``, unless they were decoded there."""
-    for column, target in zip(columns, out, strict=True):
-        if column.ctypes.data != target.ctypes.data:
+    if columns.t.ctypes.data != out.t.ctypes.data:
+        for column, target in zip(columns, out, strict=True):
             target[:] = column
 
 
@@ -305,6 +305,23 @@ class WordDecoder(Decoder):
         Args:
             difference: the state that was found to be right, less the guessed one.
         """
+
+    def decode_blocks(
+        self, data: memoryview, block_bytes: int, out: Columns
+    ) -> tuple[Sequence[NDArray[np.int64]], list[int]] | None:
+        """Decode blocks of whole words into ``out``.
+
+        Returns the state at the start of each block and [blocks + 1] the number of events before it, and of all blocks;
+        None if there is no room.
+        """
+        states, ends = [], [0]
+        for first in range(0, len(data), block_bytes):
+            states.append(self.state.copy())
+            found = self.decode_into(data[first : first + block_bytes], out.slice(ends[-1], len(out.t)))
+            if found < 0:
+                return None
+            ends.append(ends[-1] + found)
+        return states, ends
 
     def decode(self, data: bytes | memoryview) -> tuple[Columns, int]:
         columns = allocate_columns(self.most_events(data))

@@ -35,7 +35,8 @@ BLOCK_BYTES = 64 * 1024  # of file per block: about 10 000 events, decoded in a 
 
 
 THREADS = 2  # that decode
-RUN_BLOCKS = 16  # of BLOCK_BYTES, decoded at a time by one thread
+RUN_BLOCKS = 16  # decoded at a time by one thread
+LONGER_RUNS = 4  # times as long, if all events are kept: fewer calls, and threads write to memory pages of their own
 RUNS_AHEAD = 4  # decoded before they are asked for
 
 
@@ -104,6 +105,8 @@ class Run(NamedTuple):
 
     def shifted(self, difference: NDArray[np.int64], shift_us: int) -> Run:
         """The same blocks, decoded from a state with this ``difference``, which adds ``shift_us`` to all times."""
+        if not difference.any():
+            return self
         tally = self.tally
         if shift_us and tally and tally.events:
             self.columns.t[:] += shift_us
@@ -319,22 +322,17 @@ class ByteSource(Source):
             yield start, columns
         self._set_found(position, decoder.skipped(), decoder.missing())
 
-    def _block_bytes(self) -> int:
-        """Plain records are decoded several times as fast as others, so that a call takes a good part of a block."""
-        is_plain = isinstance(self._decoder, WordDecoder) and self._decoder.is_plain
-        return BLOCK_BYTES * 4 if is_plain else BLOCK_BYTES
-
-    def _run_starts(self) -> range:
-        return range(self._data_start, self.size, RUN_BLOCKS * BLOCK_BYTES)
+    def _run_starts(self, keeps_events: bool) -> range:
+        return range(self._data_start, self.size, RUN_BLOCKS * BLOCK_BYTES * (LONGER_RUNS if keeps_events else 1))
 
     def most_events(self) -> list[int] | None:
         if not isinstance(decoder := self._decoder, WordDecoder):
             return None
-        step = RUN_BLOCKS * BLOCK_BYTES
+        starts = self._run_starts(keeps_events=True)
         if decoder.is_plain:
-            return [min(step, self.size - start) // decoder.word_bytes for start in self._run_starts()]
+            return [min(starts.step, self.size - start) // decoder.word_bytes for start in starts]
         with ThreadPoolExecutor(THREADS) as pool:
-            return list(pool.map(lambda start: decoder.most_events(self._read(start, step)), self._run_starts()))
+            return list(pool.map(lambda start: decoder.most_events(self._read(start, starts.step)), starts))
 
     def runs(self, sensor: Sensor | None, slots: Sequence[Columns] | None = None) -> Iterator[Run]:
         if isinstance(self._decoder, WordDecoder):
@@ -346,11 +344,12 @@ class ByteSource(Source):
         self, decoder: WordDecoder, sensor: Sensor | None, slots: Sequence[Columns] | None
     ) -> Iterator[Run]:
         """Decode each run from a guessed state; a run with a wrong guess is decoded again."""
-        starts = self._run_starts()
+        starts = self._run_starts(slots is not None)
         end = Bookmark(self._data_start, decoder.initial_state())
 
         def decode(number: int, state: NDArray[np.int64] | None = None) -> Run:
-            return self._decode_run(decoder, starts[number], state, sensor, slots[number] if slots else None)
+            span = starts[number], starts.step
+            return self._decode_run(decoder, span, state, sensor, slots[number] if slots else None)
 
         ahead = len(starts) if slots else min(RUNS_AHEAD, len(starts))  # slots take no more memory if they are filled
         with ThreadPoolExecutor(THREADS) as pool:
@@ -375,15 +374,18 @@ class ByteSource(Source):
     def _decode_run(
         self,
         decoder: WordDecoder,
-        start: int,
+        span: tuple[int, int],
         state: NDArray[np.int64] | None,
         sensor: Sensor | None,
         out: Columns | None,
     ) -> Run:
-        """Decode a run of blocks from ``state``, or from the one that the bytes before it suggest."""
-        decoder = decoder.fresh()
+        """Decode a run of blocks from ``state``, or from the one that the bytes before it suggest.
+
+        ``span`` is the position and the length of the run in bytes.
+        """
+        decoder, (start, num_bytes) = decoder.fresh(), span
         before = 0 if state is not None else min(decoder.look_back_bytes, start - self._data_start)
-        data = memoryview(self._read(start - before, before + RUN_BLOCKS * BLOCK_BYTES))
+        data = memoryview(self._read(start - before, before + num_bytes))
         if state is not None:
             decoder.state[:] = state
         elif before:
@@ -392,17 +394,14 @@ class ByteSource(Source):
         data = data[: len(data) - len(data) % decoder.word_bytes]
         if out is None:
             out = allocate_columns(decoder.most_events(data))
-        blocks, ends, checked, tally, size = [], [0], 0, Tally(), self._block_bytes()
-        for first in range(0, len(data), size):
-            blocks.append(Bookmark(start + first, decoder.state.copy()))
-            num_events = decoder.decode_into(data[first : first + size], out.slice(ends[-1], len(out.t)))
-            if num_events < 0:  # the room was counted a moment ago
-                raise FormatError(f"{self.path}: changed while it was read; open it again when it is complete")
-            ends.append(ends[-1] + num_events)
-            if (first + size) % (4 * BLOCK_BYTES) == 0 or first + size >= len(data):
-                check(out.slice(checked, ends[-1]), sensor, tally)  # they are still in the cache of the processor
-                checked = ends[-1]
-        return Run(blocks, ends, out.slice(0, ends[-1]), Bookmark(start + len(data), decoder.state), tally)
+        decoded = decoder.decode_blocks(data, BLOCK_BYTES, out)
+        if decoded is None:  # the room was counted a moment ago
+            raise FormatError(f"{self.path}: changed while it was read; open it again when it is complete")
+        states, ends = decoded
+        blocks = [Bookmark(start + BLOCK_BYTES * number, state) for number, state in enumerate(states)]
+        columns, tally = out.slice(0, ends[-1]), Tally()
+        check(columns, sensor, tally)
+        return Run(blocks, ends, columns, Bookmark(start + len(data), decoder.state), tally)
 
     def _set_found(self, end: int, skipped: dict[str, int], missing: str) -> None:
         self.found = Found(end, skipped, Tail(max(self.size - end, 0), min(end, self.size), missing))
@@ -414,7 +413,7 @@ class ByteSource(Source):
         total = (self.size - self._data_start) // decoder.word_bytes
         end = self._data_start + total * decoder.word_bytes
         self._set_found(end, {}, "")
-        positions = np.append(np.arange(self._data_start, end, self._block_bytes(), dtype=np.int64), end)
+        positions = np.append(np.arange(self._data_start, end, BLOCK_BYTES, dtype=np.int64), end)
         return EvenBlocks(positions, total, decoder.initial_state())
 
     def decode(self, start: Bookmark, end: int) -> Columns:

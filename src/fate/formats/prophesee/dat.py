@@ -7,6 +7,7 @@ a step back by more than half its range is taken as a wrap.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,19 @@ class DatDecoder(WordDecoder):
 
     def most_events(self, data: bytes | memoryview) -> int:
         return len(data) // RECORD_BYTES
+
+    def decode_blocks(
+        self, data: memoryview, block_bytes: int, out: Columns
+    ) -> tuple[Sequence[NDArray[np.int64]], list[int]] | None:
+        before = self.state.copy()
+        num_events = self.decode_into(data, out)  # all blocks at once: a call takes as long as a part of a block
+        if num_events < 0 or self.state[2] != before[2]:  # the counter wraps in one of the blocks
+            self.state[:] = before
+            return super().decode_blocks(data, block_bytes, out)
+        starts = np.arange(0, num_events, block_bytes // RECORD_BYTES)
+        states = np.tile(before, (len(starts), 1))
+        states[1:, 0] = out.t[starts[1:] - 1] - before[1]
+        return list(states), [*starts.tolist(), num_events]
 
     def decode_into(self, data: bytes | memoryview, out: Columns) -> int:
         n = len(data) // RECORD_BYTES
