@@ -34,7 +34,7 @@ from fate.text import grouped, plural
 KEPT_BLOCKS, KEPT_EVENTS = 32, 1 << 18  # kept in memory at most: neighbouring and overlapping windows share blocks
 RUN_EVENTS = 1 << 16  # of several blocks, decoded in one go
 CACHED_FROM_BYTES = 1 << 20  # below this, scanning is faster than finding a stored index
-WHOLE_FILE_RUN_BYTES = 1 << 20  # decoded at a time by one thread when a whole file is read
+WHOLE_FILE_RUN_BYTES = 4 << 20  # decoded at a time by one thread when a whole file is read
 
 
 class Recording(AbstractContextManager["Recording"]):
