@@ -186,23 +186,24 @@ def test_bench_decode_measures_given_files_and_names_missing_peers(
 ) -> None:
     path, events = recording
     assert set(bench.MODES) >= {"whole", "index", "window:5000", "window:50000", "seek:5000"}
-    monkeypatch.setattr(bench, "MODES", {mode: bench.MODES[mode] for mode in ("whole", "index")})
+    monkeypatch.setattr(bench, "MODES", {mode: bench.MODES[mode] for mode in ("whole", "indexed", "index")})
     done = fate("bench", "decode", path, "--repeats", "1", "--against", "", "--json", tmp_path / "b.json")
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "b.json").read_text())["measurements"]
     whole = next(row for row in rows if row["mode"] == "whole")
     assert whole["events"] == len(events)
     assert whole["peak_mb"] > 10
-    assert {row["mode"] for row in rows} == {"whole", "index"}
+    assert {row["mode"] for row in rows} == {"whole", "indexed", "index"}
     assert fate("bench", "decode", path, "--against", "nobody").returncode == 1
 
 
 @pytest.mark.slow
 def test_bench_decode_makes_files_when_none_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "MADE_FORMATS", {"dat": ".dat"})
-    monkeypatch.setattr(bench, "MODES", {mode: mode for mode in ("whole", "seek:5000")})
+    monkeypatch.setattr(bench, "MODES", {mode: mode for mode in ("whole", "indexed", "seek:5000")})
     result = bench.bench_decode(num_events=3000, repeats=1, against=["searchsorted"])
     rows = {(m.reader, m.mode): m for m in result.measurements}
-    assert rows.keys() == {("fate", "whole"), ("fate", "seek:5000"), ("searchsorted", "seek:5000")}
+    own = {("fate", mode) for mode in bench.MODES}
+    assert rows.keys() == own | {("searchsorted", "seek:5000")}
     assert rows["fate", "whole"].events >= 3000
     assert rows["fate", "seek:5000"].events == rows["searchsorted", "seek:5000"].events > 0

@@ -63,7 +63,7 @@ def test_reading_a_span_equals_a_linear_scan(
 @pytest.mark.parametrize("name", FORMATS)
 def test_many_small_blocks_give_the_same_events(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_module, "BLOCK_BYTES", 64)
-    monkeypatch.setattr(index_module, "RUN_BLOCKS", 3)
+    monkeypatch.setattr(source_module, "RUN_BLOCKS", 3)
     monkeypatch.setattr(arrays_module, "BLOCK_ROWS", 50)
     monkeypatch.setattr(hdf5_events, "MAX_BLOCK_ROWS", 50)
     events = make_events(5000)

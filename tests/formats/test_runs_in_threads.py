@@ -17,6 +17,13 @@ from fate.formats.source import BLOCK_BYTES, RUN_BLOCKS
 SENSOR = Sensor(480, 640)
 DECODERS: dict[str, type[Decoder]] = {"evt2": Evt2Decoder, "evt21": Evt21Decoder, "evt3": Evt3Decoder}
 RUN_BYTES = RUN_BLOCKS * BLOCK_BYTES
+EVENT_WORDS = {"evt2": bytes(4), "evt21": b"\x01" + bytes(7), "evt3": b"\x00\x20"}  # an OFF event in column 0
+
+
+@pytest.fixture(autouse=True)
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files have several runs."""
+    monkeypatch.setattr("fate.formats.source.LONGER_RUNS", 1)
 
 
 def compare(path: Path, decoder: Decoder) -> Events:
@@ -63,6 +70,44 @@ def test_a_wrong_guess_is_decoded_again(tmp_path: Path) -> None:
     assert len(events) == len(columns) + 2 + 100
     assert set(events.y.tolist()) == {7}
     assert events.x[len(columns) : len(columns) + 2].tolist() == [16, 17]
+
+
+def test_times_of_dat_files_that_wrap_in_any_run_go_on(tmp_path: Path) -> None:
+    records = RUN_BYTES // 8
+    t_us = (1 << 32) - 1000 + np.arange(3 * records) * 3000  # the first wrap is in the first run, another one later
+    words = np.stack([t_us % (1 << 32), 7 << 14 | np.arange(len(t_us)) % 640], 1).astype("<u4")
+    path = tmp_path / "file_td.dat"
+    path.write_bytes(b"% Height 480\n% Width 640\n" + bytes([12, 8]) + words.tobytes())
+    with fate.open_recording(path, cache=False) as recording:
+        once, again = recording.read(), recording.read()
+        part = recording.read(int(t_us[2 * records]), int(t_us[2 * records + 10]))
+        assert recording.index().skipped == {"time wraps": int(t_us[-1] >> 32)}
+    assert once == again
+    assert np.array_equal(once.t_us, t_us)
+    assert np.array_equal(part.t_us, t_us[2 * records : 2 * records + 10])
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_events_that_are_dropped_in_the_first_run_move_all_later_ones(tmp_path: Path, name: str) -> None:
+    """Words before the first time are counted as possible events, and events outside the sensor are left out."""
+    count = 900_000
+    columns = (np.arange(count) * 7 % 640, np.arange(count) * 11 % 480, np.arange(count) % 2)
+    events = Events(np.arange(count) * 3, *columns, SENSOR)
+    path = tmp_path / "file.raw"
+    with open_writer(path, SENSOR, name) as writer:
+        writer.write(events)
+    small = Sensor(480, 600)
+    decoder = DECODERS[name](small, out_of_bounds="drop")
+    header, end, data = path.read_bytes().partition(b"% end\n")
+    orphans = EVENT_WORDS[name] * (RUN_BYTES // 16)
+    path.write_bytes(header + end + orphans + data)
+    expected = decoder.feed(orphans + data)
+    with (
+        pytest.warns(fate.FateWarning, match="dropped"),
+        fate.open_recording(path, cache=False, sensor=small, out_of_bounds="drop") as recording,
+    ):
+        assert recording.read() == expected
+        assert recording.read() == expected
 
 
 def test_an_unfinished_word_at_the_end_is_reported(tmp_path: Path) -> None:

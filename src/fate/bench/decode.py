@@ -28,6 +28,7 @@ from fate.formats.opening import open_recording, recognise
 from fate.formats.prophesee.header import parse_header
 from fate.formats.saving import open_writer
 from fate.processes import peak_memory_mb
+from fate.text import format_markdown_table, grouped
 
 MADE_FORMATS = {"dat": ".dat", "evt2": ".raw", "evt21": ".raw", "evt3": ".raw"}
 PACKAGES = ("evt3", "faery", "expelliarmus")
@@ -44,6 +45,11 @@ MODES = {
 
 #: At most this many consecutive windows and random times are read, and for about this many seconds.
 WINDOWS, SEEKS, SECONDS = 400, 100, 5.0
+
+#: Head of the table of whole files. The first read finds no stored index, builds it and checks every event.
+WHOLE_HEAD = (
+    "format | events | fate, first read, Mev/s | fate, second read, Mev/s | peer | peer, Mev/s | first read of fate is"
+)
 
 SENSOR = Sensor(720, 1280)  # of generated recordings
 CHUNK, RATE_HZ = 500_000, 1e6  # events generated at a time, and in a second of the recording
@@ -115,9 +121,25 @@ def _result(found: Sequence[Measurement], missing: Sequence[str]) -> BenchResult
     def ratio(of: Measurement) -> str:
         return "" if of.reader == "fate" else f"{speed(ours[of.file, of.mode]) / speed(of):.2f} ×"
 
+    def compare_whole_files() -> str:
+        """The table of first and second reads, with a row for each peer that reads the format."""
+        rows = []
+        for (file, mode), first in ours.items():
+            if mode != "whole":
+                continue
+            speeds = [f"{each.mev_per_s:.0f}" for each in (first, ours[file, "indexed"])]
+            own = [first.format, grouped(first.events), *speeds]
+            peers = [each for each in found if (each.file, each.mode) == (file, mode) and each.reader != "fate"]
+            compared = [[each.reader, f"{each.mev_per_s:.0f}", ratio(each)] for each in peers]
+            compared += [
+                [name, "not installed", ""] for name in missing if first.format in (READS[name, mode][1] or ())
+            ]
+            rows += [own + peer for peer in compared or [["", "", ""]]]
+        return format_markdown_table(WHOLE_HEAD.split(" | "), rows)
+
     machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
     return BenchResult(
-        f"Machine: {machine}",
+        f"Machine: {machine}\n\n{compare_whole_files()}\n\nAll measurements:",
         {"machine": machine, "missing": missing},
         "file | format | reader | what | Mev/s | p50 ms | p99 ms | peak MB | fate is",
         "{file} | {format} | {reader} | {what}"

@@ -44,7 +44,7 @@ def bench_encode(
         windows_ms: lengths of windows in ms.
         batches: numbers of windows per call; if the events hold fewer, windows repeat.
         encoders: some of ``ENCODERS``.
-        progress: called with a line about the next measurement.
+        progress: called with a line about each measurement as soon as it is made.
     """
     unknown = [name for name in encoders if name not in ENCODERS]
     if unknown:
@@ -60,9 +60,11 @@ def bench_encode(
         for batch_size in batches:
             batch = _make_batch(events, round(window_ms * 1000), batch_size).to(device)
             for name in encoders:
-                if progress is not None:
-                    progress(f"{name}, {window_ms:g} ms × {batch_size}")
-                found += list(_measure(name, batch, window_ms))
+                for each in _measure(name, batch, window_ms):
+                    found.append(each)
+                    if progress is not None:
+                        time = each.note if each.p50_ms is None else f"{each.p50_ms:.3f} ms"
+                        progress(f"{name}, {window_ms:g} ms × {batch_size}, {each.mode}: {time}")
     return _result(found, harness.describe_device(device), events.sensor, len(events) / span_us * 1e6)
 
 

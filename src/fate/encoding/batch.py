@@ -7,6 +7,8 @@ durations, for example 5 ms and 50 ms.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -61,8 +63,15 @@ class EventBatch:
         """For internal use: ``block`` holds the columns, 16-byte aligned, in the order of ``COLUMNS``."""
         self.block, self.counts, self.sensor = block, tuple(counts), sensor
         self.durations = None if durations is None else tuple(durations)
-        for name, (part, dtype) in _layout(len(self.counts), sum(self.counts)).items():
-            setattr(self, name, block[part].view(dtype))
+
+    def __getattr__(self, name: str) -> Tensor:
+        """Make a column on first use: on a CPU, encoders read the block with numpy and need few of them."""
+        if name not in COLUMNS:
+            raise AttributeError(f"EventBatch has no attribute {name!r}")
+        part, dtype = _layout(len(self.counts), self.num_events)[name]
+        column = self.block[part].view(dtype)
+        setattr(self, name, column)
+        return column
 
     @classmethod
     def from_windows(cls, windows: Iterable[tuple[Window, Events]], device: str | torch.device = "cpu") -> EventBatch:
@@ -133,14 +142,19 @@ class EventBatch:
             if duration > MAX_DURATION_US:
                 raise FateError(f"window {number} lasts {duration} µs; at most {MAX_DURATION_US} fit in a batch")
         layout = _layout(len(counts), sum(counts))
-        block = torch.zeros(-(-layout["p"][0].stop // 16) * 16, dtype=torch.uint8, device=device)
-        head = np.zeros(layout["t_us"][0].start, np.uint8)  # the columns with one row per window, copied at once
-        rows: dict[str, Any] = {"offsets": np.concatenate([[0], np.cumsum(counts)])}
+        num_bytes = -(-layout["p"][0].stop // 16) * 16
+        on_host = torch.device(device).type == "cpu"
+        # to another device, the columns with one row per window are copied at once
+        host = np.zeros(num_bytes if on_host else layout["t_us"][0].start, np.uint8)
+        rows: dict[str, Any] = {"offsets": list(accumulate(counts, initial=0))}
         if windows is not None:
             rows |= {"start_us": [window.start_us for window in windows], "duration_us": durations}
         for name, values in rows.items():
-            head[layout[name][0]].view(np.int64)[:] = values
-        block[: len(head)] = torch.from_numpy(head)
+            host[layout[name][0]].view(np.int64)[:] = values
+        if on_host:
+            return cls(torch.from_numpy(host), counts, sensor, durations)
+        block = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+        block[: len(host)] = torch.from_numpy(host)
         return cls(block, counts, sensor, durations)
 
     def to(self, device: str | torch.device, non_blocking: bool = False) -> EventBatch:
@@ -174,6 +188,7 @@ class EventBatch:
         return f"EventBatch({windows}, {self.num_events} events, {self.sensor}, {self.device})"
 
 
+@lru_cache(maxsize=16)
 def _layout(windows: int, events: int) -> dict[str, tuple[slice, torch.dtype]]:
     """The bytes of each column in the block, and its type.
 

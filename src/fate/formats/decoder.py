@@ -65,6 +65,13 @@ def concatenate(pieces: list[Columns]) -> Columns:
     return pieces[0] if len(pieces) == 1 else Columns(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
 
 
+def copy_columns(columns: Columns, out: Columns) -> None:
+    """Copy all rows to ``out``, unless they were decoded there."""
+    if columns.t.ctypes.data != out.t.ctypes.data:
+        for column, target in zip(columns, out, strict=True):
+            target[:] = column
+
+
 @dataclass
 class Tally:
     """The results of the check of all blocks so far, in order. Indices count decoded events from 0."""
@@ -90,6 +97,18 @@ class Tally:
         self.t_min = t_min if is_first else min(self.t_min, t_min)
         self.t_max = t_max if is_first else max(self.t_max, t_max)
         self.last_t = last_t
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether no event broke a rule."""
+        return not (self.outside or self.back or self.bad_polarity)
+
+    def add_clean(self, later: Tally) -> None:
+        """Add the results of later events; none of theirs breaks a rule, and their times go on from here."""
+        if later.events:
+            self.add_times(later.t_min, later.t_max, later.last_t)
+            self.events, self.on = self.events + later.events, self.on + later.on
+            self.x_max, self.y_max = max(self.x_max, later.x_max), max(self.y_max, later.y_max)
 
 
 @compiled
@@ -181,10 +200,6 @@ class Decoder(ABC):
     format: ClassVar[str]
     start: ClassVar[tuple[int, ...]] = ()
     skipped_kinds: ClassVar[tuple[str, ...]] = ()
-    record_bytes: ClassVar[int] = 0  # set where each record of so many bytes is one event that needs none before it…
-    last_plain_us: ClassVar[int] = 0  # …as long as times stay at or below this
-    can_guess: ClassVar[bool] = False  # whether it has ``time_shift`` and ``most_events``
-    least_bytes: ClassVar[int] = 0  # that an event takes; 0 if only the data tells
 
     sensor: Sensor | None = None
     _: KW_ONLY
@@ -208,22 +223,6 @@ class Decoder(ABC):
     @abstractmethod
     def decode(self, data: bytes) -> tuple[Columns, int]:
         """Decode the whole records at the start of ``data``; returns their events and the bytes used."""
-
-    def time_shift(self, difference: NDArray[np.int64]) -> int | None:
-        """µs by which times differ if decoding begins in a guessed state; None if other values differ too.
-
-        A guessed state is that after a block of the stream, decoded as if the stream began with it. For formats whose
-        words soon repeat everything but the wraps of their counter, such blocks can be decoded before those in front
-        of them (:meth:`~fate.formats.source.ByteSource.scan`).
-
-        Args:
-            difference: the state that was found to be right, less the guessed one.
-        """
-        raise NotImplementedError
-
-    def most_events(self, data: bytes) -> int:
-        """Return a number that the events in ``data`` do not exceed, quickly."""
-        raise NotImplementedError
 
     def fresh(self) -> Self:
         """Return a decoder with the same settings at the start of a stream."""
@@ -274,6 +273,60 @@ class Decoder(ABC):
     def pending_bytes(self) -> int:
         """Bytes of an unfinished record, waiting for the rest."""
         return len(self._carry)
+
+
+class WordDecoder(Decoder):
+    """A decoder of words of one size, whose events can be counted before they are decoded.
+
+    Several threads decode one file, each straight into its part of the columns
+    (:meth:`~fate.formats.source.ByteSource.runs`).
+    """
+
+    word_bytes: ClassVar[int]
+    is_plain: ClassVar[bool] = False  # whether each word is one event, and any block can be decoded from ``start``
+    look_back_bytes: ClassVar[int] = 1 << 16  # of the stream that are decoded to guess the state after them
+
+    @abstractmethod
+    def most_events(self, data: bytes | memoryview) -> int:
+        """Return a number that the events in ``data`` do not exceed. It is exact for a stream without faults."""
+
+    @abstractmethod
+    def decode_into(self, data: bytes | memoryview, out: Columns) -> int:
+        """Decode whole words into the start of ``out``; return the number of events, or -1 if there is no room."""
+
+    @abstractmethod
+    def time_shift(self, difference: NDArray[np.int64]) -> int | None:
+        """µs by which times differ if decoding begins in a guessed state; None if other values differ too.
+
+        A guessed state is that after the last ``look_back_bytes``, decoded as if the stream began with them. The words
+        of these formats soon repeat everything but the wraps of their counter, so that threads can decode blocks before
+        those in front of them.
+
+        Args:
+            difference: the state that was found to be right, less the guessed one.
+        """
+
+    def decode_blocks(
+        self, data: memoryview, block_bytes: int, out: Columns
+    ) -> tuple[Sequence[NDArray[np.int64]], list[int]] | None:
+        """Decode blocks of whole words into ``out``.
+
+        Returns the state at the start of each block and [blocks + 1] the number of events before it, and of all blocks;
+        None if there is no room.
+        """
+        states, ends = [], [0]
+        for first in range(0, len(data), block_bytes):
+            states.append(self.state.copy())
+            found = self.decode_into(data[first : first + block_bytes], out.slice(ends[-1], len(out.t)))
+            if found < 0:
+                return None
+            ends.append(ends[-1] + found)
+        return states, ends
+
+    def decode(self, data: bytes | memoryview) -> tuple[Columns, int]:
+        columns = allocate_columns(self.most_events(data))
+        num_events = self.decode_into(data, columns)
+        return columns.slice(0, num_events), len(data) - len(data) % self.word_bytes
 
 
 # Messages about what the check found. For a file they name the option that helps; streams have no such options.

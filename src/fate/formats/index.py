@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from fate.boxes.npz import DAMAGE
 from fate.errors import FateError, warn
 from fate.events.events import Sensor
 from fate.files import user_cache
-from fate.formats.decoder import Columns, Tally, allocate_columns, check
-from fate.formats.source import RUN_BLOCKS, THREADS, Bookmark, EvenBlocks, Source, Tail
+from fate.formats.decoder import Columns, Tally, allocate_columns, check, copy_columns
+from fate.formats.source import Bookmark, Run, Source, Tail
 from fate.progress import Progress
 from fate.whole_files import write_whole
 
@@ -86,68 +86,49 @@ def build_index(
 
     With ``keep``, the events are returned too, in file order, if their number can be limited before.
     """
-    if even := source.even_blocks():
-        out = allocate_columns(even.num_events) if keep else None
-        if index := _index_evenly(source, even, sensor, out):
-            return index, out
     most = source.most_events() if keep else None
-    tally, whole, filled = Tally(), allocate_columns(most or 0), 0  # memory that stays unused is not taken
-    positions: list[int] = []
-    states: list[NDArray[np.int64]] = []
+    whole, filled = allocate_columns(sum(most or ())), 0
+    slots = None if most is None else [whole.slice(*ends) for ends in pairwise(accumulate(most, initial=0))]
+    tally = Tally()
+    blocks: list[Bookmark] = []
     counts: list[int] = [0]
     spans: list[tuple[int, int]] = []
-    for bookmark, columns in source.scan():
-        kept = check(columns, sensor, tally)
-        positions.append(bookmark.position)
-        states.append(bookmark.state)
-        counts.append(len(kept.t))
-        if most is not None:
-            for target, column in zip(whole, kept, strict=True):
-                target[filled : filled + len(column)] = column
-            filled += len(kept.t)
-        spans.append(tally.block if len(kept.t) else (tally.last_t, tally.last_t))
-        if progress:
-            progress(bookmark.position, max(source.size, bookmark.position))
+    for run in source.runs(sensor, slots):
+        for columns in _check_run(run, sensor, tally, counts, spans):
+            if slots is not None:
+                copy_columns(columns, whole.slice(filled, filled + len(columns.t)))
+                filled += len(columns.t)
+        blocks += run.blocks
+        if progress and blocks:
+            progress(blocks[-1].position, max(source.size, blocks[-1].position))
     end, skipped, tail = source.found
     t_min, t_max = np.array(spans, np.int64).reshape(-1, 2).T.copy()
-    table = np.array(states, np.int64).reshape(len(states), len(states[0]) if states else 0)
+    states = np.array([block.state for block in blocks], np.int64).reshape(len(blocks), -1 if blocks else 0)
+    positions = np.array([*(block.position for block in blocks), end], np.int64)
     first = np.cumsum(counts, dtype=np.int64)
-    return Index(
-        np.array([*positions, end], np.int64), table, first, t_min, t_max, tally, skipped, tail
-    ), None if most is None else whole.slice(0, filled)
+    index = Index(positions, states, first, t_min, t_max, tally, skipped, tail)
+    return index, None if slots is None else whole.slice(0, filled)
 
 
-def _index_evenly(source: Source, even: EvenBlocks, sensor: Sensor | None, out: Columns | None) -> Index | None:
-    """Build the index in several threads; return None if an event breaks a rule, which needs the pass in order."""
-    blocks = len(even.positions) - 1
-    t_min, t_max = np.zeros(blocks, np.int64), np.zeros(blocks, np.int64)
-    first = np.minimum(np.arange(blocks + 1, dtype=np.int64) * even.rows, even.num_events)
-
-    def survey(begin: int) -> Tally | None:
-        end = min(begin + RUN_BLOCKS, blocks)
-        tally = Tally()
-        start = Bookmark(int(even.positions[begin]), even.state)
-        columns = check(source.decode(start, int(even.positions[end])), sensor, tally)
-        if tally.outside or tally.back or tally.bad_polarity or tally.t_max > even.last_us:
-            return None
-        t_min[begin:end] = columns.t[:: even.rows]
-        t_max[begin:end] = columns.t[first[begin + 1 : end + 1] - first[begin] - 1]
-        if out:
-            for target, column in zip(out, columns, strict=True):
-                target[first[begin] : first[end]] = column
-        return tally
-
-    whole = Tally()
-    with ThreadPoolExecutor(THREADS) as pool:
-        for tally in pool.map(survey, range(0, blocks, RUN_BLOCKS)):
-            if tally is None or tally.t_min < whole.last_t:
-                pool.shutdown(cancel_futures=True)
-                return None
-            whole.add_times(tally.t_min, tally.t_max, tally.last_t)
-            whole.events, whole.on = whole.events + tally.events, whole.on + tally.on
-            whole.x_max, whole.y_max = max(whole.x_max, tally.x_max), max(whole.y_max, tally.y_max)
-    states = np.broadcast_to(even.state, (blocks, len(even.state)))
-    return Index(even.positions, states, first, t_min, t_max, whole, {}, source.found.tail)
+def _check_run(
+    run: Run, sensor: Sensor | None, tally: Tally, counts: list[int], spans: list[tuple[int, int]]
+) -> Iterator[Columns]:
+    """Yield the events to keep; append number of events and span of time of each block, and extend ``tally``."""
+    found = run.tally
+    if found and found.is_clean and (not found.events or found.t_min >= tally.last_t):
+        low = high = tally.last_t
+        for first, last in pairwise(run.ends):
+            low, high = (int(run.columns.t[first]), int(run.columns.t[last - 1])) if last > first else (high, high)
+            counts.append(last - first)
+            spans.append((low, high))
+        tally.add_clean(found)
+        yield run.columns
+        return
+    for first, last in pairwise(run.ends):  # block by block, to tell which event is the first to break a rule
+        kept = check(run.columns.slice(first, last), sensor, tally)
+        counts.append(len(kept.t))
+        spans.append(tally.block if len(kept.t) else (tally.last_t, tally.last_t))
+        yield kept
 
 
 def cache_folder() -> Path:

@@ -21,6 +21,7 @@ from fate.formats.decoder import (
     allocate_columns,
     check,
     concatenate,
+    copy_columns,
     describe_back,
     describe_impossible,
     describe_outside,
@@ -33,7 +34,7 @@ from fate.text import grouped, plural
 KEPT_BLOCKS, KEPT_EVENTS = 32, 1 << 18  # kept in memory at most: neighbouring and overlapping windows share blocks
 RUN_EVENTS = 1 << 16  # of several blocks, decoded in one go
 CACHED_FROM_BYTES = 1 << 20  # below this, scanning is faster than finding a stored index
-WHOLE_FILE_RUN_BYTES = 1 << 20  # decoded at a time by one thread when a whole file is read
+WHOLE_FILE_RUN_BYTES = 4 << 20  # decoded at a time by one thread when a whole file is read
 
 
 class Recording(AbstractContextManager["Recording"]):
@@ -200,9 +201,13 @@ class Recording(AbstractContextManager["Recording"]):
                 kept -= len(self._blocks.popitem(last=False)[1].t)
             yield columns
 
-    def _decode(self, index: Index, first: int, last: int) -> Columns:
-        """Blocks ``first`` to ``last`` (not included), checked again: the file may have changed since the scan."""
-        columns = self._source.decode(index.bookmark(first), int(index.positions[last]))
+    def _decode(self, index: Index, first: int, last: int, out: Columns | None = None) -> Columns:
+        """Blocks ``first`` to ``last`` (not included), checked again: the file may have changed since the scan.
+
+        Formats that can write their events straight into ``out``.
+        """
+        start, end = index.bookmark(first), int(index.positions[last])
+        columns = self._source.decode(start, end) if out is None else self._source.decode_into(start, end, out)
         tally = Tally()
         columns = check(columns, self._sensor, tally)
         expected = int(index.first[last] - index.first[first])
@@ -223,10 +228,8 @@ class Recording(AbstractContextManager["Recording"]):
 
         def fill(first: int) -> None:
             last = min(first + step, index.num_blocks)
-            columns = self._decode(index, first, last)
-            begin, end = int(index.first[first]), int(index.first[last])
-            for target, column in zip(out, columns, strict=True):
-                target[begin:end] = column
+            room = out.slice(int(index.first[first]), int(index.first[last]))
+            copy_columns(self._decode(index, first, last, room), room)
 
         runs = range(0, index.num_blocks, step)
         if len(runs) > 1 and self._source.thread_safe:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO, Literal, NamedTuple, cast
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fate.errors import FateError, FormatError
 from fate.events.events import MAX_SIDE, Sensor
-from fate.formats.decoder import Columns, Decoder, OutOfBounds
+from fate.formats.decoder import Columns, Decoder, OutOfBounds, Tally, WordDecoder, allocate_columns, check
 
 CHOICES: dict[str, tuple[str | None, ...]] = {
     "out_of_bounds": ("raise", "drop"),
@@ -36,6 +36,7 @@ BLOCK_BYTES = 64 * 1024  # of file per block: about 10 000 events, decoded in a 
 
 THREADS = 2  # that decode
 RUN_BLOCKS = 16  # decoded at a time by one thread
+LONGER_RUNS = 4  # times as long, if all events are kept: fewer calls, and threads write to memory pages of their own
 RUNS_AHEAD = 4  # decoded before they are asked for
 
 
@@ -70,13 +71,11 @@ class Bookmark(NamedTuple):
 
 
 class EvenBlocks(NamedTuple):
-    """Blocks of records of one size that can be decoded without the records before: no scan has to find them."""
+    """Blocks of records of one size, each of which is one event: no scan has to find them."""
 
     positions: NDArray[np.int64]  # [blocks + 1] starts of the blocks, and the end
-    rows: int  # events in every block but the last
     num_events: int  # events in all blocks
-    state: NDArray[np.int64]  # the decoder's state at every start
-    last_us: int  # valid only if no time is later: a counter of fewer bits must not have wrapped
+    state: NDArray[np.int64]  # the decoder's state at every start, as long as its counter of time has not wrapped
 
 
 class Tail(NamedTuple):
@@ -98,18 +97,23 @@ class Found(NamedTuple):
 class Run(NamedTuple):
     """Adjacent blocks, decoded together."""
 
-    guessed: NDArray[np.int64]  # the decoder's state at their start
-    blocks: list[tuple[Bookmark, Columns]]
+    blocks: list[Bookmark]
+    ends: list[int]  # [blocks + 1] events of the run before each block, and all of them
+    columns: Columns  # of all blocks
     end: Bookmark  # after the last block
+    tally: Tally | None = None  # of the check of all blocks as one; None if they were not checked
 
     def shifted(self, difference: NDArray[np.int64], shift_us: int) -> Run:
         """The same blocks, decoded from a state with this ``difference``, which adds ``shift_us`` to all times."""
-        blocks = []
-        for (position, state), columns in self.blocks:
-            if shift_us:
-                columns.t[:] += shift_us
-            blocks.append((Bookmark(position, state + difference), columns))
-        return Run(self.guessed + difference, blocks, Bookmark(self.end.position, self.end.state + difference))
+        if not difference.any():
+            return self
+        tally = self.tally
+        if shift_us and tally and tally.events:
+            self.columns.t[:] += shift_us
+            t_min, t_max, last_t = (time + shift_us for time in (tally.t_min, tally.t_max, tally.last_t))
+            tally = replace(tally, t_min=t_min, t_max=t_max, last_t=last_t)
+        *blocks, end = (Bookmark(position, state + difference) for position, state in (*self.blocks, self.end))
+        return Run(blocks, self.ends, self.columns, end, tally)
 
 
 class Source(ABC):
@@ -136,9 +140,23 @@ class Source(ABC):
         """Return the blocks if they are known without a scan, else None."""
         return None
 
-    def most_events(self) -> int | None:
-        """Return a number that the events of the file do not exceed, if that takes much less time than a scan."""
+    def decode_into(self, start: Bookmark, end: int, out: Columns) -> Columns:
+        """The same as :meth:`decode`; if the format can and there is room, the events lie at the start of ``out``."""
+        return self.decode(start, end)
+
+    def most_events(self) -> list[int] | None:
+        """Return numbers that the events of the runs do not exceed, if that takes much less time than a scan."""
         return None
+
+    def runs(self, sensor: Sensor | None, slots: Sequence[Columns] | None = None) -> Iterator[Run]:
+        """Every block in file order, in runs.
+
+        Args:
+            sensor: for the check of a run.
+            slots: columns for the events of each run, of the lengths that :meth:`most_events` gave.
+        """
+        for bookmark, columns in self.scan():
+            yield Run([bookmark], [0, len(columns.t)], columns, bookmark)
 
     def close(self) -> None:
         """Close the file."""
@@ -284,20 +302,8 @@ class ByteSource(Source):
     def scan(self) -> Iterator[tuple[Bookmark, Columns]]:
         decoder = self._decoder.fresh()
         position = self._data_start
-        if decoder.can_guess and self.size > position + RUN_BLOCKS * BLOCK_BYTES:
-            for run in self._runs_in_threads(decoder):
-                yield from run.blocks
-                position, decoder.state[:] = run.end
-        else:
-            for start, columns, end in self._blocks(decoder, position, self.size):
-                yield start, columns
-                position = end
-        self._set_found(position, decoder.skipped(), decoder.missing())
-
-    def _blocks(self, decoder: Decoder, position: int, stop: int) -> Iterator[tuple[Bookmark, Columns, int]]:
-        """Decode the blocks from ``position`` to ``stop``; each with its bookmark and the position of its end."""
         want = BLOCK_BYTES
-        while position < stop:
+        while position < self.size:
             data = self._read(position, want)
             start = Bookmark(position, decoder.state.copy())
             columns, used = decoder.decode(data)
@@ -313,63 +319,113 @@ class ByteSource(Source):
                 continue
             want = BLOCK_BYTES
             position += used
-            yield start, columns, position
+            yield start, columns
+        self._set_found(position, decoder.skipped(), decoder.missing())
 
-    def _runs_in_threads(self, decoder: Decoder) -> Iterator[Run]:
-        """Decode runs of blocks in several threads, each from a guessed state; a wrong guess is decoded again."""
-        state = decoder.initial_state()
-        starts = range(self._data_start, self.size, RUN_BLOCKS * BLOCK_BYTES)
+    def _run_starts(self, keeps_events: bool) -> range:
+        return range(self._data_start, self.size, RUN_BLOCKS * BLOCK_BYTES * (LONGER_RUNS if keeps_events else 1))
+
+    def most_events(self) -> list[int] | None:
+        if not isinstance(decoder := self._decoder, WordDecoder):
+            return None
+        starts = self._run_starts(keeps_events=True)
+        if decoder.is_plain:
+            return [min(starts.step, self.size - start) // decoder.word_bytes for start in starts]
         with ThreadPoolExecutor(THREADS) as pool:
-            coming = deque(pool.submit(self._decode_run, start) for start in starts[:RUNS_AHEAD])
-            for number, start in enumerate(starts):
-                run = coming.popleft().result()
-                if number + RUNS_AHEAD < len(starts):
-                    coming.append(pool.submit(self._decode_run, starts[number + RUNS_AHEAD]))
-                shift_us = decoder.time_shift(state - run.guessed)
-                if shift_us is None:
-                    run = self._decode_run(start, state)
-                elif start > self._data_start:
-                    run = run.shifted(state - run.guessed, shift_us)
-                state = run.end.state
-                yield run
+            return list(pool.map(lambda start: decoder.most_events(self._read(start, starts.step)), starts))
 
-    def _decode_run(self, start: int, state: NDArray[np.int64] | None = None) -> Run:
-        """Decode a run of blocks from ``state``, or from the state after the block before it."""
-        decoder = self._decoder.fresh()
+    def runs(self, sensor: Sensor | None, slots: Sequence[Columns] | None = None) -> Iterator[Run]:
+        if isinstance(self._decoder, WordDecoder):
+            yield from self._runs_in_threads(self._decoder, sensor, slots)
+        else:
+            yield from super().runs(sensor, slots)
+
+    def _runs_in_threads(
+        self, decoder: WordDecoder, sensor: Sensor | None, slots: Sequence[Columns] | None
+    ) -> Iterator[Run]:
+        """Decode each run from a guessed state; a run with a wrong guess is decoded again."""
+        starts = self._run_starts(slots is not None)
+        end = Bookmark(self._data_start, decoder.initial_state())
+
+        def decode(number: int, state: NDArray[np.int64] | None = None) -> Run:
+            span = starts[number], starts.step
+            return self._decode_run(decoder, span, state, sensor, slots[number] if slots else None)
+
+        ahead = len(starts) if slots else min(RUNS_AHEAD, len(starts))  # slots take no more memory if they are filled
+        with ThreadPoolExecutor(THREADS) as pool:
+            coming = deque(pool.submit(decode, number) for number in range(ahead))
+            try:
+                for number in range(len(starts)):
+                    run = coming.popleft().result()
+                    if number + ahead < len(starts):
+                        coming.append(pool.submit(decode, number + ahead))
+                    if run.blocks:
+                        difference = end.state - run.blocks[0].state
+                        shift_us = decoder.time_shift(difference)
+                        run = decode(number, end.state) if shift_us is None else run.shifted(difference, shift_us)
+                        end = run.end
+                    yield run
+            finally:  # after an error, nobody needs the other runs
+                pool.shutdown(cancel_futures=True)
+        decoder = decoder.fresh()
+        decoder.state[:] = end.state
+        self._set_found(end.position, decoder.skipped(), decoder.missing())
+
+    def _decode_run(
+        self,
+        decoder: WordDecoder,
+        span: tuple[int, int],
+        state: NDArray[np.int64] | None,
+        sensor: Sensor | None,
+        out: Columns | None,
+    ) -> Run:
+        """Decode a run of blocks from ``state``, or from the one that the bytes before it suggest.
+
+        ``span`` is the position and the length of the run in bytes.
+        """
+        decoder, (start, num_bytes) = decoder.fresh(), span
+        before = 0 if state is not None else min(decoder.look_back_bytes, start - self._data_start)
+        data = memoryview(self._read(start - before, before + num_bytes))
         if state is not None:
             decoder.state[:] = state
-        elif start > self._data_start:
-            decoder.decode(self._read(start - BLOCK_BYTES, BLOCK_BYTES))
-        begun, blocks, end = decoder.state.copy(), [], start
-        for bookmark, columns, position in self._blocks(decoder, start, start + RUN_BLOCKS * BLOCK_BYTES):
-            blocks.append((bookmark, columns))
-            end = position
-        return Run(begun, blocks, Bookmark(end, decoder.state))
-
-    def most_events(self) -> int | None:
-        if not self._decoder.can_guess:
-            return None
-        if self._decoder.least_bytes:
-            return (self.size - self._data_start) // self._decoder.least_bytes
-        step = RUN_BLOCKS * BLOCK_BYTES
-        with ThreadPoolExecutor(THREADS) as pool:
-            pieces = range(self._data_start, self.size, step)
-            return sum(pool.map(lambda start: self._decoder.most_events(self._read(start, step)), pieces))
+        elif before:
+            decoder.decode(data[:before])
+        data = data[before:]
+        data = data[: len(data) - len(data) % decoder.word_bytes]
+        if out is None:
+            out = allocate_columns(decoder.most_events(data))
+        decoded = decoder.decode_blocks(data, BLOCK_BYTES, out)
+        if decoded is None:  # the room was counted a moment ago
+            raise FormatError(f"{self.path}: changed while it was read; open it again when it is complete")
+        states, ends = decoded
+        blocks = [Bookmark(start + BLOCK_BYTES * number, state) for number, state in enumerate(states)]
+        columns, tally = out.slice(0, ends[-1]), Tally()
+        check(columns, sensor, tally)
+        return Run(blocks, ends, columns, Bookmark(start + len(data), decoder.state), tally)
 
     def _set_found(self, end: int, skipped: dict[str, int], missing: str) -> None:
         self.found = Found(end, skipped, Tail(max(self.size - end, 0), min(end, self.size), missing))
 
     def even_blocks(self) -> EvenBlocks | None:
-        size = self._decoder.record_bytes
-        if not size:
+        decoder = self._decoder
+        if not (isinstance(decoder, WordDecoder) and decoder.is_plain):
             return None
-        rows, total = BLOCK_BYTES // size, (self.size - self._data_start) // size
-        starts = self._data_start + np.arange(0, total, rows, dtype=np.int64) * size
-        positions = np.append(starts, self._data_start + total * size)
-        self._set_found(int(positions[-1]), {}, "")
-        return EvenBlocks(positions, rows, total, self._decoder.initial_state(), self._decoder.last_plain_us)
+        total = (self.size - self._data_start) // decoder.word_bytes
+        end = self._data_start + total * decoder.word_bytes
+        self._set_found(end, {}, "")
+        positions = np.append(np.arange(self._data_start, end, BLOCK_BYTES, dtype=np.int64), end)
+        return EvenBlocks(positions, total, decoder.initial_state())
 
     def decode(self, start: Bookmark, end: int) -> Columns:
+        return self._decoder_at(start).decode(self._read(start.position, end - start.position))[0]
+
+    def decode_into(self, start: Bookmark, end: int, out: Columns) -> Columns:
+        decoder, data = self._decoder_at(start), self._read(start.position, end - start.position)
+        if isinstance(decoder, WordDecoder) and (num_events := decoder.decode_into(data, out)) >= 0:
+            return out.slice(0, num_events)
+        return self._decoder_at(start).decode(data)[0]
+
+    def _decoder_at(self, start: Bookmark) -> Decoder:
         decoder = self._decoder.fresh()
         decoder.state[:] = start.state
-        return decoder.decode(self._read(start.position, end - start.position))[0]
+        return decoder

@@ -18,6 +18,7 @@ change.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, cast, get_args
 
@@ -253,6 +254,8 @@ def _check_step_scale(step_scale: float | Tensor | None, windows: int) -> None:
     """Refuse step scales that are not positive and finite; values on a GPU are not checked, to avoid a wait."""
     if step_scale is None or torch.compiler.is_compiling():
         return
+    if isinstance(step_scale, float) and 0 < step_scale < math.inf:
+        return  # without the tensors below, which take longer than many a layer
     scale = torch.as_tensor(step_scale)
     wrong = scale.shape not in ((), (1,), (windows,))
     if wrong or (scale.device.type == "cpu" and not bool(((scale > 0) & scale.isfinite()).all())):

@@ -7,14 +7,16 @@ a step back by more than half its range is taken as a wrap.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fate.compiled import compiled
 from fate.errors import FormatError
 from fate.events.events import Events
-from fate.formats.decoder import Columns, Decoder, allocate_columns
+from fate.formats.decoder import Columns, WordDecoder
 from fate.formats.prophesee.header import MAX_HEADER_BYTES, parse_header
 from fate.formats.saving import EventWriter
 from fate.formats.source import ByteFile, ByteSource, Options
@@ -49,20 +51,41 @@ def _decode(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> None:
         t[i] = time + state[1]
 
 
-class DatDecoder(Decoder):
+class DatDecoder(WordDecoder):
     """Records of a DAT file, without its header."""
 
     format = "DAT"
     start = (-1, 0)
     skipped_kinds = ("time wraps",)
-    record_bytes = RECORD_BYTES
-    last_plain_us = 2 * HALF_RANGE - 1
+    word_bytes = look_back_bytes = RECORD_BYTES
+    is_plain = True
 
-    def decode(self, data: bytes) -> tuple[Columns, int]:
+    def time_shift(self, difference: NDArray[np.int64]) -> int | None:
+        previous, added_us, _ = difference.tolist()
+        return None if previous else int(added_us)
+
+    def most_events(self, data: bytes | memoryview) -> int:
+        return len(data) // RECORD_BYTES
+
+    def decode_blocks(
+        self, data: memoryview, block_bytes: int, out: Columns
+    ) -> tuple[Sequence[NDArray[np.int64]], list[int]] | None:
+        before = self.state.copy()
+        num_events = self.decode_into(data, out)  # all blocks at once: a call takes as long as a part of a block
+        if num_events < 0 or self.state[2] != before[2]:  # the counter wraps in one of the blocks
+            self.state[:] = before
+            return super().decode_blocks(data, block_bytes, out)
+        starts = np.arange(0, num_events, block_bytes // RECORD_BYTES)
+        states = np.tile(before, (len(starts), 1))
+        states[1:, 0] = out.t[starts[1:] - 1] - before[1]
+        return list(states), [*starts.tolist(), num_events]
+
+    def decode_into(self, data: bytes | memoryview, out: Columns) -> int:
         n = len(data) // RECORD_BYTES
-        columns = allocate_columns(n)
-        _decode(np.frombuffer(data, "<u4", 2 * n), self.state, *columns)
-        return columns, n * RECORD_BYTES
+        if len(out.t) < n:
+            return -1
+        _decode(np.frombuffer(data, "<u4", 2 * n), self.state, *out.slice(0, n))
+        return n
 
 
 def open_dat(file: ByteFile, options: Options) -> ByteSource:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from fate.compiled import compiled
 from fate.errors import FormatError
 from fate.events.events import Events
-from fate.formats.decoder import Columns, Decoder, allocate_columns
+from fate.formats.decoder import Columns, Decoder, WordDecoder
 from fate.formats.prophesee.header import MAX_HEADER_BYTES, parse_header
 from fate.formats.saving import EventWriter
 from fate.formats.source import ByteFile, ByteSource, Options
@@ -51,13 +51,14 @@ VECTOR_FROM = 5  # events from which an EVT3 vector (four words) is shorter than
 
 @compiled
 def _decode_evt2(words: Any, validity: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
-    """``words`` [n] uint32, and for EVT2.1 ``validity`` [n] uint32 (None for EVT2) → number of events.
+    """``words`` [n] uint32, and for EVT2.1 ``validity`` [n] uint32 (None for EVT2) → number of events; -1: no room.
 
     ``state``: time base (-1: none yet), wrap offset, then the counts of what was skipped.
     """
     base = state[0]
     offset = state[1]
     counts = state[2:]
+    room = t.shape[0]
     n = 0
     for i in range(words.shape[0]):
         word = np.int64(words[i])
@@ -71,6 +72,8 @@ def _decode_evt2(words: Any, validity: Any, state: Any, t: Any, x: Any, y: Any, 
             valid = np.uint32(1) if validity is None else validity[i]
             while valid:
                 if valid & 1:
+                    if n == room:
+                        return -1
                     t[n] = time
                     x[n] = column
                     y[n] = word & 0x7FF
@@ -96,50 +99,56 @@ def _decode_evt2(words: Any, validity: Any, state: Any, t: Any, x: Any, y: Any, 
     return n
 
 
-class Evt2Decoder(Decoder):
+@compiled
+def _count_evt2(words: Any) -> int:
+    """Count the words that are events."""
+    n = 0
+    for i in range(words.shape[0]):
+        n += words[i] < (ON + 1) << 28
+    return n
+
+
+class Evt2Decoder(WordDecoder):
     """Words of an EVT2 file, without its header."""
 
     format = "EVT2"
     start = (-1, 0)
     skipped_kinds = ("before the first time", "triggers", "vendor words", "unknown words")
-    can_guess, least_bytes = True, 4
+    word_bytes = 4
 
     def time_shift(self, difference: NDArray[np.int64]) -> int | None:
         base, offset = difference[: len(self.start)].tolist()
         return int(offset) if base == offset else None
 
-    def decode(self, data: bytes) -> tuple[Columns, int]:
-        words = np.frombuffer(data, "<u4", len(data) // 4)
-        columns = allocate_columns(len(words))
-        n = _decode_evt2(words, None, self.state, *columns)
-        return columns.slice(0, n), 4 * len(words)
+    def most_events(self, data: bytes | memoryview) -> int:
+        return int(_count_evt2(np.frombuffer(data, "<u4", len(data) // 4)))
+
+    def decode_into(self, data: bytes | memoryview, out: Columns) -> int:
+        return int(_decode_evt2(np.frombuffer(data, "<u4", len(data) // 4), None, self.state, *out))
 
 
 @dataclass(eq=False)
 class Evt21Decoder(Evt2Decoder):
     """Words of an EVT2.1 file, without its header. ``legacy`` files have the two halves of a word swapped."""
 
-    format, least_bytes = "EVT2.1", 0
+    format, word_bytes = "EVT2.1", 8
     legacy: bool = False
 
-    def most_events(self, data: bytes) -> int:
+    def most_events(self, data: bytes | memoryview) -> int:
         return int(np.bitwise_count(self._halves(data)[1]).sum())
 
-    def _halves(self, data: bytes) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    def _halves(self, data: bytes | memoryview) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """The words, and their validity bits."""
         halves = np.frombuffer(data, "<u4", len(data) // 8 * 2).reshape(-1, 2)
         return (halves[:, 0], halves[:, 1]) if self.legacy else (halves[:, 1], halves[:, 0])
 
-    def decode(self, data: bytes) -> tuple[Columns, int]:
-        words, validity = self._halves(data)
-        columns = allocate_columns(self.most_events(data))
-        n = _decode_evt2(words, validity, self.state, *columns)
-        return columns.slice(0, n), 8 * len(words)
+    def decode_into(self, data: bytes | memoryview, out: Columns) -> int:
+        return int(_decode_evt2(*self._halves(data), self.state, *out))
 
 
 @compiled
 def _decode_evt3(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
-    """``words`` [n] uint16 → number of events; the columns have room for 12 events a word.
+    """``words`` [n] uint16 → number of events; -1: no room.
 
     ``state``: TIME_HIGH (-1: none yet), wraps, TIME_LOW, row (-1: none yet), vector base (-1: none yet), vector
     polarity, then the counts of what was skipped: before the first time, without a row or base, triggers, vendor
@@ -152,6 +161,7 @@ def _decode_evt3(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
     base = state[4]
     polarity = state[5]
     counts = state[6:]
+    room = t.shape[0]
     n = 0
     now = (wraps << 24) | (high << 12) | low
     for i in range(words.shape[0]):
@@ -161,6 +171,8 @@ def _decode_evt3(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
             if row < 0:
                 counts[0 if high == NO_HIGH else 1] += 1
                 continue
+            if n == room:
+                return -1
             t[n] = now
             x[n] = word & 0x7FF
             y[n] = row
@@ -174,6 +186,8 @@ def _decode_evt3(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
             column = base
             while valid:
                 if valid & 1:
+                    if n == room:
+                        return -1
                     t[n] = now
                     x[n] = column
                     y[n] = row
@@ -215,36 +229,42 @@ def _decode_evt3(words: Any, state: Any, t: Any, x: Any, y: Any, p: Any) -> int:
     return n
 
 
+def _events_of_words() -> NDArray[np.uint8]:
+    """Return the number of events of each of the 2^16 words: one of ADDR_X, one for each bit of a vector."""
+    words = np.arange(1 << 16, dtype=np.uint16)
+    kind = words >> 12
+    vectors = np.bitwise_count(np.where(kind == VECT_12, words & 0xFFF, np.where(kind == VECT_8, words & 0xFF, 0)))
+    return np.where(kind == ADDR_X, 1, vectors).astype(np.uint8)
+
+
+EVENTS_OF_WORDS = _events_of_words()
+
+
 @compiled
-def _room_for(words: Any) -> int:
-    """At most so many events are in ``words``: one for each ADDR_X, 12 for each vector word."""
-    room = 0
+def _count_evt3(words: Any, events_of_words: Any) -> int:
+    n = 0
     for i in range(words.shape[0]):
-        kind = words[i] >> 12
-        room += (kind == ADDR_X) + 12 * (kind == VECT_12) + 8 * (kind == VECT_8)
-    return room
+        n += events_of_words[words[i]]
+    return n
 
 
-class Evt3Decoder(Decoder):
+class Evt3Decoder(WordDecoder):
     """Words of an EVT3 file, without its header."""
 
     format = "EVT3"
     start = (NO_HIGH, 0, 0, NO_ROW, NO_BASE, 0)
     skipped_kinds = ("before the first time", "without a row or base", "triggers", "vendor words", "unknown words")
-    can_guess = True
+    word_bytes = 2
 
     def time_shift(self, difference: NDArray[np.int64]) -> int | None:
         high, wraps, *others = difference[: len(self.start)].tolist()
         return None if high or any(others) else int(wraps) << 24
 
-    def most_events(self, data: bytes) -> int:
-        return int(_room_for(np.frombuffer(data, "<u2", len(data) // 2)))
+    def most_events(self, data: bytes | memoryview) -> int:
+        return int(_count_evt3(np.frombuffer(data, "<u2", len(data) // 2), EVENTS_OF_WORDS))
 
-    def decode(self, data: bytes) -> tuple[Columns, int]:
-        words = np.frombuffer(data, "<u2", len(data) // 2)
-        columns = allocate_columns(self.most_events(data))
-        n = _decode_evt3(words, self.state, *columns)
-        return columns.slice(0, n), 2 * len(words)
+    def decode_into(self, data: bytes | memoryview, out: Columns) -> int:
+        return int(_decode_evt3(np.frombuffer(data, "<u2", len(data) // 2), self.state, *out))
 
 
 def open_raw(file: ByteFile, options: Options) -> ByteSource:
