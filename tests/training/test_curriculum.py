@@ -30,6 +30,14 @@ def test_half_way_the_paper_s_formula_holds_by_hand() -> None:
     assert Curriculum(RATES, 2, 1).probabilities(1) == pytest.approx([0.3, 0.1, 0.15, 0.2, 0.25])
 
 
+def test_a_first_alpha_begins_with_more_rates_and_ends_as_in_the_paper() -> None:
+    half, whole = (Curriculum(RATES, 4, 1, first_alpha=alpha) for alpha in (0.5, 1.0))
+    assert half.probabilities(0) == pytest.approx([0.3, 0.1, 0.15, 0.2, 0.25])  # as half way through the paper's
+    for epoch in (0, 2, 4):
+        assert whole.probabilities(epoch) == pytest.approx(np.arange(1, 6) / 15)
+    assert half.probabilities(4) == pytest.approx(whole.probabilities(4))
+
+
 @pytest.mark.parametrize("epoch", [1, 5, 9])
 def test_drawn_rates_follow_the_distribution(epoch: int) -> None:
     curriculum = Curriculum(RATES, epochs=10, epoch_batches=7)

@@ -117,6 +117,13 @@ class StrategyConfig(_Frozen):
         None,
         description="labels of fat and any_rate: a folder of fate densify, or truth: exact boxes of simulated data",
     )
+    first_alpha: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="α of the curriculum in the first epoch: 0 begins at the canonical rate alone, as in the paper; 1"
+        " draws all rates from the start, for weights that were trained at all rates before",
+    )
     decay: float = Field(0.9999, ge=0, lt=1, description="γ, the decay of the mean teacher; as in the paper")
     decay_warmup: Count = Field(0, description="steps over which γ rises from 0; the paper has no warm-up")
     consistency_weight: float = Field(
