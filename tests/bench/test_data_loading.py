@@ -29,6 +29,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return open_dataset(folder, kind="own")
 
 
+@pytest.mark.slow
 def test_histograms_are_those_of_rvt(dataset: Dataset, tmp_path: Path) -> None:
     recording = dataset.recordings[0]
     path = write_histograms(recording, tmp_path)

@@ -181,6 +181,7 @@ def test_duplicates_are_the_same_with_and_without_a_map_of_pixels(
         assert count_duplicates(opened) == expected > 0
 
 
+@pytest.mark.slow
 def test_bench_decode_measures_given_files_and_names_missing_peers(
     recording: tuple[Path, Events], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

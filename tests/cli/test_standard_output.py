@@ -107,6 +107,7 @@ def test_pipes_that_cannot_take_a_format_are_refused_before_the_work(place: Path
     assert all(stat.S_ISFIFO((tmp_path / name).lstat().st_mode) for name in ("a.mp4", "a.h5"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_files_are_written_before_words_that_cannot_be_printed(place: Path, tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:

@@ -112,6 +112,7 @@ def test_a_time_belongs_to_the_image_that_ends_nearest(ends: list[int], time: in
     assert number == int(np.argmin(away))  # the earlier of two that are equally near, as in evaluation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_same_seed_gives_the_same_images_with_workers_and_after_a_resume(dataset: Dataset, workers: int) -> None:
     reader = ClipReader(dataset.labelled, dataset.sensor, augmentation=Augmentation.rvt_random())

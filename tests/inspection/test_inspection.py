@@ -76,6 +76,7 @@ def test_figures_are_means_over_recordings_and_boxes_over_all(dataset: Path) -> 
     assert faults == {"without events": 2}
 
 
+@pytest.mark.slow
 def test_gen1_sensors_are_judged_and_others_are_not(dataset: Path, tmp_path: Path) -> None:
     found = inspect(dataset, windows=10)
     assert found.is_gen1_like
@@ -353,6 +354,7 @@ def test_a_yaml_dataset_is_inspected_as_it_is_opened(tmp_path: Path) -> None:
     assert inspect(path.parent).to_dict()["figures"] == found.to_dict()["figures"]
 
 
+@pytest.mark.slow
 def test_the_command_takes_a_yaml_and_says_what_a_broken_one_lacks(tmp_path: Path) -> None:
     path = own_dataset(tmp_path / "set")
     done = CliRunner().invoke(app, ["inspect", str(path)], catch_exceptions=False)

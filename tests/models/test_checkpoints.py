@@ -275,6 +275,7 @@ def test_a_save_that_fails_leaves_the_old_file(
     assert list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.slow
 def test_a_process_killed_in_the_middle_leaves_the_old_file(saved: tuple[Detector, Path], tmp_path: Path) -> None:
     file = tmp_path / "weights.safetensors"
     file.write_bytes(saved[1].read_bytes())

@@ -54,6 +54,7 @@ def trained_with(drives: Path, name: str, choice: Checkpointing) -> tuple[dict[s
     return found, sum(kept.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shares"), [("fate-e-tiny", {"head": 0.9, "all": 0.5}), ("fate-s-nano", {"head": 1.001, "all": 0.9})]
 )

@@ -73,6 +73,7 @@ class Recording(NamedTuple):
     end_us: int
 
 
+@pytest.mark.slow
 def test_over_all_clips_of_a_gen1_like_set_each_rate_has_its_share_in_every_epoch() -> None:
     recordings = [Recording(0, 60_000_000)] * 40
     labelled = [np.arange(1_000_000, 60_000_000, 500_000) for _ in recordings]

@@ -80,6 +80,7 @@ def test_a_file_of_something_else_is_said_to_be(run: RunDirectory, content: obje
     assert "holds something else than the state of a training run" in fault(run)
 
 
+@pytest.mark.slow
 def test_a_run_with_a_damaged_checkpoint_names_the_weights_that_are_left_and_begins_anew_without_it(
     drives: Path, tmp_path: Path
 ) -> None:

@@ -53,6 +53,7 @@ def play_over_tcp(file: Path) -> TcpSource:
     return source
 
 
+@pytest.mark.slow
 def test_a_recording_over_tcp_has_the_same_events_and_gives_the_same_boxes(tmp_path: Path, detector: Patient) -> None:
     write_events(tmp_path / "drive.raw", drive(300_000, start_us=123_456))
     frames: list[Any] = []
