@@ -197,6 +197,15 @@ def test_the_last_message_has_the_counters_and_the_reason(page: LivePage) -> Non
     assert [content["counts"][name] for name in ("windows", "boxes", "windows_dropped")] == [7, 9, 2]
 
 
+def record_all(viewer: Any, recorder: RecordingSource, source: LiveSource) -> None:
+    """Let a viewer start a recording, then read the whole source."""
+    viewer.send('{"record": true}')
+    ends = time.monotonic() + PATIENCE_S
+    while not recorder.state.is_active and time.monotonic() < ends:
+        time.sleep(0.01)
+    list(source)
+
+
 def test_a_viewer_records_into_a_file_of_the_current_folder(
     page: LivePage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,11 +214,7 @@ def test_a_viewer_records_into_a_file_of_the_current_folder(
     recorder = RecordingSource(SomeEvents(events))
     source = page.watch(recorder)
     with viewer_of(page) as viewer:
-        viewer.send('{"record": true}')
-        ends = time.monotonic() + PATIENCE_S
-        while not recorder.state.is_active and time.monotonic() < ends:
-            time.sleep(0.01)
-        list(source)
+        record_all(viewer, recorder, source)
         viewer.send('{"record": true}')  # the source has ended; a further recording is empty
         page.add(frame_at(5000))
         content, _ = next_picture(viewer)
@@ -227,11 +232,7 @@ def test_a_viewer_records_a_source_with_the_time_of_day(
     source = page.watch(recorder)
     page.add(frame_at(int(events.t_us[0])))
     with viewer_of(page) as viewer:
-        viewer.send('{"record": true}')
-        ends = time.monotonic() + PATIENCE_S
-        while not recorder.state.is_active and time.monotonic() < ends:
-            time.sleep(0.01)
-        list(source)
+        record_all(viewer, recorder, source)
     (file,) = tmp_path.iterdir()
     assert fate.open_recording(file, sensor=SENSOR).read() == events
 

@@ -8,7 +8,6 @@ and layers are matched at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from fate.errors import FateError
 from fate.models.boxes import pairwise_giou, xyxy_from_cxcywh
+from fate.models.layers.norm import HAS_TRITON
 from fate.models.outputs import FlatTargets, to_device
 
 CLASS_COST, BOX_COST, GIOU_COST = 2.0, 5.0, 2.0
@@ -54,7 +54,7 @@ def match(logits: Tensor, boxes: Tensor, targets: FlatTargets) -> Matches:
 
 def can_solve_on_gpu(cost: Tensor, counts: Sequence[int]) -> bool:
     """Whether the costs [N, M, Q] are on a GPU with a kernel that solves windows with so many boxes each."""
-    if not cost.is_cuda or find_spec("triton") is None:
+    if not (cost.is_cuda and HAS_TRITON):
         return False
     from fate.models.heads.matching_gpu import MAX_COLUMNS, MAX_ROWS  # noqa: PLC0415  (needs triton)
 
