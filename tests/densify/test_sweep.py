@@ -132,3 +132,15 @@ def test_heads_without_objectness_report_the_score_of_the_class(dataset: Dataset
     assert len(found.labelled_us) == 5
     assert len(found) > 5
     assert found.score.min() >= 0.001
+
+
+def test_only_the_classes_of_the_dataset_count_and_have_its_numbers(dataset: Dataset, detector: Detector) -> None:
+    every = swept(detector, dataset.recordings, streams_of(20))[0]
+    first, *others = CLASSES
+    reordered = swept(detector, dataset.recordings, streams_of(20), classes=(*others, first.upper()))[0]
+    assert len(every) > 0
+    assert np.array_equal(every.boxes, reordered.boxes)
+    assert np.array_equal((every.class_id - 1) % len(CLASSES), reordered.class_id)
+    some = swept(detector, dataset.recordings, streams_of(20), classes=others)[0]
+    assert np.array_equal(some.boxes, every.boxes[every.class_id > 0])
+    assert np.array_equal(some.class_id, every.class_id[every.class_id > 0] - 1)

@@ -418,5 +418,6 @@ def test_a_detector_for_a_dataset_is_built_for_its_size_or_asks_for_a_smaller_on
     assert fitted.sensor == near
     assert all(torch.equal(value, detector.state_dict()[name]) for name, value in fitted.state_dict().items())
     assert f"trained on a {Sensor(*SENSOR)} sensor and runs on one of {near}" in note
+    assert not fit_dataset(detector, near, "drives", known=[near])[1]  # the training had this sensor too
     with pytest.raises(FateError, match="drives is of a .* write downscale: 3 into a YAML"):
         fit_dataset(detector, Sensor(3 * SENSOR[0], 3 * SENSOR[1]), "drives")

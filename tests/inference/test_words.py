@@ -57,3 +57,23 @@ def test_the_figures_of_a_slow_run_are_kept() -> None:
     made = running.result(3600.0, {}, [])
     assert made["windows_per_s"] == pytest.approx(3 / 3600, rel=1e-3)
     assert made["times_real_time"] == pytest.approx(3 / 200 / 3600, rel=1e-3)
+
+
+def test_a_run_with_hardly_any_box_names_a_lower_threshold() -> None:
+    """Ten windows: a note for no box and for one; none for two, and none if the threshold is low already."""
+    box = np.array([[1, 2, 3, 4]], np.float32), np.array([0.8], np.float32), np.array([0]), None
+    nothing = np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64), None
+
+    def noted(boxes: int, threshold: float) -> str:
+        running = RunningSummary(("car",), 200.0, threshold)
+        for n in range(10):
+            found = box if n < boxes else nothing
+            running.add(StreamFrame(5000 * n, *found, Window(5000 * n - 5000, 5000 * n), 0, {}))
+        return running.describe_few_boxes()
+
+    assert "0 boxes in 10 windows" in noted(0, 0.7)
+    assert "1 box in 10 windows" in noted(1, 0.7)
+    assert "0.70" in noted(1, 0.7)
+    assert "such as 0.3" in noted(1, 0.7)
+    assert not noted(2, 0.7)
+    assert not noted(0, 0.3)

@@ -21,6 +21,7 @@ import pytest
 
 from fate import Events, FateError, FateWarning, open_recording, read_labels
 from fate.data.layout import find_recordings
+from fate.data.manifests import simulated_sensors
 from fate.data.opening import open_dataset
 from fate.evaluation.protocols import named_protocol
 from fate.events.events import COMMON_FRAME, Sensor
@@ -200,6 +201,7 @@ def test_a_dataset_of_many_sensors_has_one_frame_and_opens_like_any_other(tmp_pa
     assert (dataset.sensor, dataset.classes) == (COMMON_FRAME, ("car", "pedestrian", "two wheeler"))
     assert named_protocol(dataset.protocol, dataset.sensor).min_diagonal == 30
     assert [len(recording.labels.labelled_us) for recording in dataset] == [1, 1]  # at 20 Hz, also without any object
+    assert simulated_sensors(tmp_path) == sorted(sizes(small))
 
 
 def test_the_layout_is_the_public_one_and_the_manifest_tells_all_of_it(tmp_path: Path, faked: None) -> None:

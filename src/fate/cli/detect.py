@@ -127,8 +127,8 @@ def load_and_note(model: str, device: str, backend: Any = "torch") -> Any:
     logging.getLogger("fate.cli").info("weights of %s: %s", model, find_weights(model))
     if model in bundled_weights():
         note(
-            f"note: {model} was trained on simulated streets (304×240 pixels, cars and pedestrians) only; expect false"
-            " boxes on other scenes (fate train trains a detector on your own recordings)"
+            f"note: {model} was trained on simulated recordings only; expect missed objects and false boxes (fate train"
+            " trains a detector on your own recordings)"
         )
     return detector
 

@@ -154,6 +154,23 @@ class _SimulatedFiles(BaseModel):
     previews: dict[InsidePath, _Preview]
 
 
+class _RecordingCamera(BaseModel):
+    camera: dict[str, Any]
+
+
+class _Cameras(BaseModel):
+    recordings: list[_RecordingCamera]
+
+
+def simulated_sensors(dataset: Path) -> list[Sensor]:
+    """The sensors of a simulated dataset whose recordings have sensors of their own, each once; otherwise none."""
+    manifest = find_manifest(dataset)
+    if manifest is None or manifest.format != SIMULATED:
+        return []
+    sizes = (entry.camera.get("sensor") for entry in manifest.parse(_Cameras).recordings)
+    return sorted({Sensor.of(size) for size in sizes if size is not None})
+
+
 @dataclass(frozen=True)
 class Listing:
     """The files that the manifest of a simulated dataset lists, or why it cannot be used."""

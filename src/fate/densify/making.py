@@ -16,14 +16,14 @@ import torch
 
 from fate.boxes.dense_labels import DenseLabels, begin_dense_labels, label_file, prediction_file, write_in_folder
 from fate.boxes.labels import Labels, LabelSource
-from fate.data.class_maps import class_map
+from fate.data.class_maps import class_map, plain
 from fate.data.clips import Grid
 from fate.data.dataset import Dataset, sharded
 from fate.data.label_rules import label_rules
 from fate.data.labelled_recording import LabelledRecording
 from fate.densify.sweep import FLOOR, Streams, streams_of, sweep
 from fate.densify.tracklets import TrackletOptions, dense_labels
-from fate.errors import FateError
+from fate.errors import FateError, list_names, warn
 from fate.events.window import WindowGrid
 from fate.inference.backends.graph_detector import GraphDetector
 from fate.models.detector import Detector
@@ -70,7 +70,7 @@ def densify(
     """Make labels at every time of several rates; labels that exist already are not made again.
 
     Args:
-        detector: trained on the classes and the sensor of the dataset.
+        detector: trained on the sensor of the dataset, and on its classes among others.
         dataset: or one split of it. One without labels and class names takes the classes of the detector.
         out: a folder, new or begun with the same detector, dataset and options.
         hz: rates.
@@ -104,7 +104,8 @@ def densify(
         futures: deque[Future[Counts]] = deque()
         for work in plan:
             running: dict[str, Any] = {"device": device, "batch_size": batch_size, "workers": workers}
-            for index, predictions in sweep(detector, work.recordings, work.missing, progress=count, **running):
+            running |= {"classes": dataset.classes, "progress": count}
+            for index, predictions in sweep(detector, work.recordings, work.missing, **running):
                 given = (work.recordings[index], work.missing.step_us, work.rates, predictions)
                 if pool is None:
                     done.count(make(*given))
@@ -225,12 +226,15 @@ def _checked(detector: Detector, dataset: Dataset, hz: Sequence[float]) -> tuple
     if dataset.holds != "events":
         raise FateError(f"{dataset.root}: holds {dataset.holds}, made at fixed times; dense labels need the events")
     dataset.refuse_without_classes()
-    if (*detector.classes, detector.sensor) != (*dataset.classes, dataset.sensor):
+    known, needed = ({plain(name): name for name in each.classes} for each in (detector, dataset))
+    if detector.sensor != dataset.sensor or needed.keys() - known.keys():
         raise FateError(
             f"the model knows {', '.join(detector.classes)} on a {detector.sensor} sensor; {dataset.root} has"
-            f" {', '.join(dataset.classes)} on a {dataset.sensor} one; expected the same sensor, and the same classes"
-            " in the same order"
+            f" {', '.join(dataset.classes)} on a {dataset.sensor} one; expected the same sensor, and a model that knows"
+            " all classes of the dataset"
         )
+    if unused := [name for key, name in known.items() if key not in needed]:
+        warn(f"{dataset.root} has no class {list_names(unused)}; boxes of the model with such classes are left out")
     return rates
 
 

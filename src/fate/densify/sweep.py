@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from fate.boxes.labels import Labels, LabelSource
+from fate.data.class_maps import plain
 from fate.data.clips import Clip, Grid, evaluation_batches
 from fate.data.loading import ClipBatch, load
 from fate.encoding.batch import EventBatch
@@ -68,6 +69,7 @@ def sweep(
     recordings: Sequence[Any],
     streams: Streams,
     *,
+    classes: Sequence[str] | None = None,
     device: str = "cpu",
     batch_size: int = 64,
     workers: int = 0,
@@ -85,6 +87,7 @@ def sweep(
         detector: it is copied, not changed; it has the sensor of the recordings.
         recordings: of a dataset.
         streams: to run.
+        classes: names of the classes that count, in the order of their ids; by default those of the detector.
         device, batch_size, workers: see ``densify``.
         floor: lowest score.
         progress: called with the number of windows of each batch.
@@ -94,7 +97,10 @@ def sweep(
         return
     rate = 1e6 / streams.step_us
     counts = [Grid.of(recording, rate).count(recording.end_us) for recording in recordings]
-    collector = DetectionCollector(detector.classes, MOST, detector.sensor, LabelSource.TRACKED)
+    names = tuple(detector.classes) if classes is None else tuple(classes)
+    known = {plain(name): number for number, name in enumerate(names)}
+    numbers = torch.tensor([known.get(plain(name), -1) for name in detector.classes])
+    collector = DetectionCollector(names, MOST, detector.sensor, LabelSource.TRACKED)
     for index in np.flatnonzero(np.array(counts) == 0).tolist():
         yield index, collector.take(index)
     if not any(counts):
@@ -107,7 +113,7 @@ def sweep(
     for batch in load(reader, plans, workers, pin_memory=runner.device.type == "cuda"):
         windows = runner(batch)
         for index, t_us, found in windows:
-            collector.add(index, t_us, _above(found, floor))
+            collector.add(index, t_us, _counted(found, floor, numbers))
         if progress is not None:
             progress(len(windows))
         for clip in dict.fromkeys(batch.clips):
@@ -115,11 +121,15 @@ def sweep(
                 yield clip.recording, collector.take(clip.recording)
 
 
-def _above(found: Detections, floor: float) -> Detections:
-    """The detections with class probability and objectness of at least ``floor``; their score is the smaller one."""
+def _counted(found: Detections, floor: float, numbers: torch.Tensor) -> Detections:
+    """The detections with class probability and objectness of at least ``floor``; their score is the smaller one.
+
+    ``numbers`` [classes of the detector] are the class ids in the result; detections with -1 do not count.
+    """
     scores = found.scores if found.objectness is None else torch.minimum(found.scores, found.objectness)
-    keep = scores >= floor
-    return Detections(found.boxes[keep], scores[keep], found.class_ids[keep])
+    class_ids = numbers.to(found.class_ids.device)[found.class_ids]
+    keep = (scores >= floor) & (class_ids >= 0)
+    return Detections(found.boxes[keep], scores[keep], class_ids[keep])
 
 
 class _Reader:

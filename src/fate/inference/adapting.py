@@ -12,6 +12,7 @@ Results may be worse than on the trained sensor: a detector is as good as its tr
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,11 +84,12 @@ def adapt(model: Detector, sensor: Sensor, downscale: int = 1) -> Adaptation:
     return Adaptation(other.eval(), sensor, model.sensor, divisor, needed)
 
 
-def fit_dataset(model: Detector, sensor: Sensor, name: str) -> tuple[Detector, str]:
+def fit_dataset(model: Detector, sensor: Sensor, name: str, known: Collection[Sensor] = ()) -> tuple[Detector, str]:
     """The detector for a dataset, and one sentence on what was changed for it; empty if nothing was.
 
     A stream divides the pixels of a sensor that is too large. A dataset is divided by its own ``downscale``, which
-    divides its labels too, so the error names that number.
+    divides its labels too, so the error names that number. Of ``known`` sensors the detector saw events in training, so
+    there is nothing to say.
     """
     if sensor == model.sensor:
         return model, ""
@@ -98,4 +100,4 @@ def fit_dataset(model: Detector, sensor: Sensor, name: str) -> tuple[Detector, s
             f" write downscale: {divisor} into a YAML file of the dataset, or give a detector trained on this size"
         )
     adapted = adapt(model, sensor)
-    return adapted.model, f"{adapted.describe()}; figures and boxes may be worse for that"
+    return adapted.model, "" if sensor in known else f"{adapted.describe()}; figures and boxes may be worse for that"

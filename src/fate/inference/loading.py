@@ -138,6 +138,18 @@ def training_sensors(card: Mapping[str, Any]) -> tuple[Sensor, ...]:
     return tuple(Sensor.of(size) for size in sizes)
 
 
+def known_sensors(model: Model) -> tuple[Sensor, ...]:
+    """The sensors whose events a model saw in training, if it says so: weights and loaded weights do."""
+    from fate.inference.stream import StreamingDetector  # noqa: PLC0415  (torch takes seconds to load)
+    from fate.models.checkpoints import read_card  # noqa: PLC0415
+
+    if isinstance(model, StreamingDetector):
+        return tuple(model.sensors)
+    if not isinstance(model, str | PathLike) or _is_exported(model):
+        return ()
+    return training_sensors(read_card(find_weights(model)))
+
+
 def load_trained(name_or_path: str | PathLike[str]) -> Detector:
     """The detector of a bundled name or of a ``.safetensors`` file, in evaluation mode, on the CPU.
 

@@ -146,7 +146,7 @@ class StreamingDetector:
         self.name = name or str(model.description.get("name", "detector"))
         self.accuracy = tuple(accuracy)  #: AP by rate and length of windows, as the weights state it
         self.calibration = calibration or ScoreCalibration()  #: from confidences to scores, and the default threshold
-        self._downscale, self._sensors, self._say = downscale, frozenset(sensors), say
+        self._downscale, self.sensors, self._say = downscale, frozenset(sensors), say
         self._adapted: dict[tuple[Sensor, bool], Adaptation] = {}
 
     def __repr__(self) -> str:
@@ -165,7 +165,7 @@ class StreamingDetector:
         key = size, clips and self.backend == "auto"
         if key not in self._adapted:
             found = adapt(self.model, size, self._downscale)
-            is_known = size in self._sensors or any(size == other for other, _ in self._adapted)
+            is_known = size in self.sensors or any(size == other for other, _ in self._adapted)
             if not is_known and (change := found.describe()):
                 warn(f"{change}; boxes may be less good there")
             model = run_in(found.model, self.backend, self.device, clips=clips, say=self._say)

@@ -28,6 +28,7 @@ from torch import Tensor, distributed
 from fate.boxes.labels import Labels
 from fate.data.dataset import Dataset
 from fate.data.loading import ClipBatch
+from fate.data.manifests import simulated_sensors
 from fate.encoding.batch import COLUMNS, EventBatch
 from fate.errors import FateError
 from fate.evaluation.evaluate import AtRate, Evaluation, evaluate
@@ -220,18 +221,23 @@ def stepped(trainer: Trainer, batch_idx: int) -> bool:
     return (batch_idx + 1) % trainer.accumulate_grad_batches == 0
 
 
-def training_facts(config: TrainConfig, step: int, downscale: int) -> dict[str, Any]:
-    """The facts about a training that a file of weights holds."""
-    facts = {"step": step, "strategy": config.strategy.name, "seed": config.run.seed, "data": config.data.path}
-    return {"training": {**facts, "downscale": downscale}}
+def training_facts(config: TrainConfig, step: int, dataset: Dataset) -> dict[str, Any]:
+    """The facts about a training on a dataset that a file of weights holds."""
+    facts: dict[str, Any] = {
+        "step": step, "strategy": config.strategy.name, "seed": config.run.seed, "data": config.data.path,
+        "downscale": dataset.downscale,
+    }  # fmt: skip
+    if sensors := simulated_sensors(dataset.root):  # a stream of such a sensor needs no warning
+        facts["sensors"] = [list(size) for size in sorted({*sensors, dataset.sensor})]
+    return {"training": facts}
 
 
 class Checkpoints(Callback):
     """Writes ``last.ckpt`` and ``last.safetensors`` atomically; after a signal, stops at the end of a step."""
 
-    def __init__(self, run: RunDirectory, config: TrainConfig, guard: Guard, downscale: int = 1) -> None:
-        """``downscale`` is that of the training set."""
-        self.run, self.config, self.guard, self.downscale = run, config, guard, downscale
+    def __init__(self, run: RunDirectory, config: TrainConfig, guard: Guard, dataset: Dataset) -> None:
+        """``dataset`` is the training set."""
+        self.run, self.config, self.guard, self.dataset = run, config, guard, dataset
         self.stop_asked = self.queue_again = False
         self.saved_at = -1
         self.failed: str | None = None
@@ -271,7 +277,7 @@ class Checkpoints(Callback):
                 with draft.open("r+b") as written:  # Windows refuses to sync a file that is open for reading only
                     os.fsync(written.fileno())  # or a power cut after the rename could leave an empty file
                 os.replace(draft, checkpoint)
-                facts = training_facts(self.config, trainer.global_step, self.downscale)
+                facts = training_facts(self.config, trainer.global_step, self.dataset)
                 facts["training"]["fingerprint"] = self.config.fingerprint()
                 save_model(module.teacher, self.run.folder / "last.safetensors", facts=facts)
         except (OSError, RuntimeError, FateError) as error:
@@ -420,7 +426,7 @@ class Validation(Callback):
         is_best = _is_better(score, self.best)
         try:
             if is_best:
-                facts = training_facts(self.config, step, self.dataset.downscale)
+                facts = training_facts(self.config, step, self.dataset)
                 facts |= {"validation": figures, "protocol": found.protocol.to_dict()}
                 save_model(module.teacher, self.run.folder / "best.safetensors", facts=facts)
                 self.best = score  # only after the weights are saved

@@ -280,7 +280,7 @@ def train(
         faults.refuse(allow_missing)
         module = TrainingModule(parts.detector, parts.strategy, requested)
         guard = Guard(run)
-        checkpoints = Checkpoints(run, requested, guard, parts.dataset.downscale)
+        checkpoints = Checkpoints(run, requested, guard, parts.dataset)
         loggers = Loggers(requested, run)
         validation = Validation(
             run, requested, parts.validation, draw_samples, draw_curves, loggers, _starts_trained(requested, parts)

@@ -30,7 +30,7 @@ from fate.events.window import window_us as hop_of
 from fate.inference.adapting import fit_dataset
 from fate.inference.backends.choosing import Say, run_in
 from fate.inference.backends.sessions import Backend
-from fate.inference.loading import Model, as_detector, choose_device, means_a_model
+from fate.inference.loading import Model, as_detector, choose_device, known_sensors, means_a_model
 from fate.inference.running import Run
 from fate.models.checkpoints import add_facts, record_accuracy
 from fate.models.detector import Detector
@@ -180,7 +180,7 @@ def densify(
     spread = None if devices is None else open_spread(devices, slurm)
     given = as_detector(model)
     opened = with_classes(as_dataset(dataset, split, kind=kind, usual="train", sensor=sensor), given.classes)
-    detector, note = fit_dataset(given, opened.sensor, opened.name)
+    detector, note = fit_dataset(given, opened.sensor, opened.name, known_sensors(model))
     if spread is not None:
         labels, rates = begin_labels(detector, opened, out, hz, options)
         make = partial(densify, model, opened, out, rates, options=options, batch_size=batch_size, workers=workers)
@@ -290,9 +290,9 @@ def evaluate(
     if label_tolerance_us is not None:
         protocol = replace(protocol, label_tolerance_us=label_tolerance_us)
     given: Any
-    given, note = (
-        fit_dataset(as_detector(what, backend), opened.sensor, opened.name) if means_a_model(what) else (what, "")
-    )
+    given, note = what, ""
+    if means_a_model(what):
+        given, note = fit_dataset(as_detector(what, backend), opened.sensor, opened.name, known_sensors(what))
     running: dict[str, Any] = {
         "window_us": window_us, "streams": streams, "workers": workers, "score": score, "max_overlap": max_overlap
     }  # fmt: skip

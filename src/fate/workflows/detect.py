@@ -111,7 +111,8 @@ class ResultRecorder(DetectionFiles):
             overlap = ""
         dropped_lines = self.count_dropped_lines()
         unsent = [f"{name} did not take {plural(count, 'line')}" for name, count in dropped_lines.items()]
-        said = [note for note in (adaptation, overlap, *notes, *unsent) if note]
+        few = self._summary.describe_few_boxes() if options.threshold is None else ""
+        said = [note for note in (adaptation, overlap, *notes, few, *unsent) if note]
         summary = self._summary.result(took_s, counts, said)
         if dropped_lines:
             summary["dropped"]["lines_to_listeners"] = sum(dropped_lines.values())

@@ -19,6 +19,8 @@ BIN_RATIO = 1.01
 LOWEST_MS = 1e-4
 #: Number of bins; they reach from 0.1 µs to more than an hour.
 NUM_BINS = 2600
+#: Boxes per window that are few, and the threshold that shows weaker boxes.
+FEW, WEAK = 0.1, 0.3
 
 
 class RunningQuantiles:
@@ -78,6 +80,16 @@ class RunningSummary:
             new = np.unique(frame.track_ids[frame.track_ids > self._highest_track])
             self._tracks = (self._tracks or 0) + len(new)
             self._highest_track = int(new.max(initial=self._highest_track))
+
+    def describe_few_boxes(self) -> str:
+        """A sentence that names a lower threshold if hardly any box reached this one; empty otherwise."""
+        boxes = int(self._boxes.sum())
+        if self.threshold <= WEAK or boxes > FEW * self.windows or not self.windows:
+            return ""
+        return (
+            f"{plural(boxes, 'box', 'boxes')} in {plural(self.windows, 'window')} reached the detector's threshold of"
+            f" {self.threshold:.2f}; a lower one, such as {WEAK:g}, shows weaker boxes too"
+        )
 
     def result(self, took_s: float, counts: Mapping[str, Any], notes: Sequence[str]) -> dict[str, Any]:
         """Plain values: boxes by class, latency by stage, how many windows took less than 1 / hz, what was dropped.
