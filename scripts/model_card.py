@@ -79,7 +79,7 @@ def model_card(
 def _what(weights: Path, header: Mapping[str, Any]) -> list[str]:
     model, detector = header["model"], load_model(weights)
     height, width = model["sensor"]
-    options = ", ".join(f"{name} {value}" for name, value in model["encoder_options"].items())
+    options = ", ".join(f"{name} {value}" for name, value in model["encoder_options"].items() if value is not None)
     facts = {
         "detector": f"`{model['name']}`, {MODELS[model['name']].about}",
         "encoder": model["encoder"] + (f" ({options})" if options else ""),
@@ -231,8 +231,9 @@ def _limits(header: Mapping[str, Any], seen: Sequence[str], at_rest: bool) -> li
         " until you look: `fate detect`, and `fate evaluate` where you have labels.",
         f"It knows {known} as {cameras} see{'' if many else 's'} them, by day and by night, and no other class.",
         f"It was trained for {width} × {height} pixels. Of a larger sensor each k × k pixels become one, with the k"
-        " that brings its size nearest to that; a smaller one is taken as it is. A warning says what was done"
-        f" ([docs/guides/streaming.md]({DOCS}/guides/streaming.md)).",
+        " that brings its size nearest to that; a smaller one is taken as it is."
+        + (" The training data were made in the same way" if many else " A warning says what was done")
+        + f" ([docs/guides/streaming.md]({DOCS}/guides/streaming.md)).",
         "Not for anything where a box that is missing or wrong can harm somebody.",
     )
     return ["## Limits", "\n".join(f"- {limit}" for limit in limits)]
