@@ -43,7 +43,7 @@ class Demo:
             summary = run.summary
             boxes = ", ".join(f"{count} {name}" for name, count in summary["boxes"].items())
             figures.append(
-                f"{hz:>3g} Hz: {plural(summary['windows'], 'window')} of {summary['budget_ms']:g} ms in"
+                f"{hz:>3g} Hz: {plural(summary['windows'], 'window')}, one every {summary['budget_ms']:g} ms, in"
                 f" {duration(summary['took_s'])}, {duration(summary['latency_ms']['total'][0] / 1e3)} each (median),"
                 f" {significant(summary['times_real_time'])} × real time; boxes: {boxes}"
             )

@@ -139,14 +139,14 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         kinds.append(f"{plural(summary['tracks'], 'track')} in all")
     spent = [f"{name} {p50:.2f} / {p99:.2f}" for name, (p50, p99) in summary["latency_ms"].items()]
     latency = (
-        f"latency p50 / p99, ms: {', '.join(spent)} (without decode); a window lasts {summary['budget_ms']:g} ms, and"
-        f" {summary['within_budget']:.1%} were done in that time"
+        f"latency p50 / p99, ms: {', '.join(spent)} (without decode); a window ends every"
+        f" {summary['budget_ms']:g} ms, and {summary['within_budget']:.1%} were done in that time"
     )
     lost = [f"{count} {name.replace('_', ' ')}" for name, count in summary["dropped"].items() if count]
     lines = [
         f"{plural(summary['windows'], 'window')} at {summary['hz']:g} Hz ({summary['seconds']:.2f} s) in"
         f" {duration(summary['took_s'])}: {speed}, {significant(summary['seconds'] / took_s)} × real time",
-        f"boxes of score ≥ {summary['threshold']:g}: {', '.join(kinds)}",
+        f"boxes of score ≥ {summary['threshold']:.3g}: {', '.join(kinds)}",
         latency if summary["windows"] else "no window: no events came",
     ]
     if "age_ms" in summary:  # live
