@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -64,14 +64,16 @@ class EventBatch:
         self.block, self.counts, self.sensor = block, tuple(counts), sensor
         self.durations = None if durations is None else tuple(durations)
 
-    def __getattr__(self, name: str) -> Tensor:
-        """Make a column on first use: on a CPU, encoders read the block with numpy and need few of them."""
-        if name not in COLUMNS:
-            raise AttributeError(f"EventBatch has no attribute {name!r}")
-        part, dtype = _layout(len(self.counts), self.num_events)[name]
-        column = self.block[part].view(dtype)
-        setattr(self, name, column)
-        return column
+    if not TYPE_CHECKING:  # so that misspelt attributes are found
+
+        def __getattr__(self, name: str) -> Tensor:
+            """Make a column on first use: on a CPU, encoders read the block with numpy and need few of them."""
+            if name not in COLUMNS:
+                raise AttributeError(f"EventBatch has no attribute {name!r}")
+            part, dtype = _layout(len(self.counts), self.num_events)[name]
+            column = self.block[part].view(dtype)
+            setattr(self, name, column)
+            return column
 
     @classmethod
     def from_windows(cls, windows: Iterable[tuple[Window, Events]], device: str | torch.device = "cpu") -> EventBatch:
