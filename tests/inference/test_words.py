@@ -68,7 +68,7 @@ def test_a_run_with_hardly_any_box_names_a_lower_threshold() -> None:
         running = RunningSummary(("car",), 200.0, threshold)
         for n in range(10):
             found = box if n < boxes else nothing
-            running.add(StreamFrame(5000 * n, *found, Window(5000 * n - 5000, 5000 * n), 0, {}))
+            running.add(StreamFrame(5000 * n, *found, Window(5000 * n - 5000, 5000 * n), 9, {}))
         return running.describe_few_boxes()
 
     assert "0 boxes in 10 windows" in noted(0, 0.7)

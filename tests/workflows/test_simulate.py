@@ -201,7 +201,8 @@ def test_a_dataset_of_many_sensors_has_one_frame_and_opens_like_any_other(tmp_pa
     assert (dataset.sensor, dataset.classes) == (COMMON_FRAME, ("car", "pedestrian", "two wheeler"))
     assert named_protocol(dataset.protocol, dataset.sensor).min_diagonal == 30
     assert [len(recording.labels.labelled_us) for recording in dataset] == [1, 1]  # at 20 Hz, also without any object
-    assert simulated_sensors(tmp_path) == sorted(sizes(small))
+    assert simulated_sensors(tmp_path, [recording.name for recording in dataset]) == sorted(sizes(small))
+    assert simulated_sensors(tmp_path, ["train/another"]) == []
 
 
 def test_the_layout_is_the_public_one_and_the_manifest_tells_all_of_it(tmp_path: Path, faked: None) -> None:

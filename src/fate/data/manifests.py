@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -155,6 +155,8 @@ class _SimulatedFiles(BaseModel):
 
 
 class _RecordingCamera(BaseModel):
+    name: str
+    split: str
     camera: dict[str, Any]
 
 
@@ -162,12 +164,16 @@ class _Cameras(BaseModel):
     recordings: list[_RecordingCamera]
 
 
-def simulated_sensors(dataset: Path) -> list[Sensor]:
-    """The sensors of a simulated dataset whose recordings have sensors of their own, each once; otherwise none."""
+def simulated_sensors(dataset: Path, names: Iterable[str]) -> list[Sensor]:
+    """The sensors of recordings of a simulated dataset that have sensors of their own, each once.
+
+    ``names`` of recordings have the split first: ``"train/sim_mixed_000003"``. Other recordings have no sensor here.
+    """
     manifest = find_manifest(dataset)
     if manifest is None or manifest.format != SIMULATED:
         return []
-    sizes = (entry.camera.get("sensor") for entry in manifest.parse(_Cameras).recordings)
+    entries = {f"{entry.split}/{entry.name}": entry.camera for entry in manifest.parse(_Cameras).recordings}
+    sizes = (entries[name].get("sensor") for name in names if name in entries)
     return sorted({Sensor.of(size) for size in sizes if size is not None})
 
 

@@ -86,6 +86,10 @@ def densify(
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise FateError(f"device {device} was given; torch finds no GPU here; give cpu")
     recordings = sharded(dataset.recordings, shard)
+    needed = {plain(name) for name in dataset.classes}
+    unused = [name for name in detector.classes if plain(name) not in needed]
+    if needed and unused and shard[0] == 1:  # said once
+        warn(f"{dataset.root} has no class {list_names(unused)}; boxes of the model with such classes are left out")
     folder, rates = begin_labels(detector, dataset, out, hz, chosen)
     plan = list(_plan(folder, recordings, rates))
     busy = {recording.name for work in plan for recording in work.recordings}
@@ -226,15 +230,13 @@ def _checked(detector: Detector, dataset: Dataset, hz: Sequence[float]) -> tuple
     if dataset.holds != "events":
         raise FateError(f"{dataset.root}: holds {dataset.holds}, made at fixed times; dense labels need the events")
     dataset.refuse_without_classes()
-    known, needed = ({plain(name): name for name in each.classes} for each in (detector, dataset))
-    if detector.sensor != dataset.sensor or needed.keys() - known.keys():
+    known, needed = ({plain(name) for name in each.classes} for each in (detector, dataset))
+    if detector.sensor != dataset.sensor or needed - known:
         raise FateError(
             f"the model knows {', '.join(detector.classes)} on a {detector.sensor} sensor; {dataset.root} has"
             f" {', '.join(dataset.classes)} on a {dataset.sensor} one; expected the same sensor, and a model that knows"
             " all classes of the dataset"
         )
-    if unused := [name for key, name in known.items() if key not in needed]:
-        warn(f"{dataset.root} has no class {list_names(unused)}; boxes of the model with such classes are left out")
     return rates
 
 

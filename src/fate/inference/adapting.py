@@ -88,8 +88,8 @@ def fit_dataset(model: Detector, sensor: Sensor, name: str, known: Collection[Se
     """The detector for a dataset, and one sentence on what was changed for it; empty if nothing was.
 
     A stream divides the pixels of a sensor that is too large. A dataset is divided by its own ``downscale``, which
-    divides its labels too, so the error names that number. Of ``known`` sensors the detector saw events in training, so
-    there is nothing to say.
+    divides its labels too, so the error names that number. If the sensor is among the ``known`` ones of the training,
+    the sentence is empty.
     """
     if sensor == model.sensor:
         return model, ""

@@ -146,7 +146,8 @@ class StreamingDetector:
         self.name = name or str(model.description.get("name", "detector"))
         self.accuracy = tuple(accuracy)  #: AP by rate and length of windows, as the weights state it
         self.calibration = calibration or ScoreCalibration()  #: from confidences to scores, and the default threshold
-        self._downscale, self.sensors, self._say = downscale, frozenset(sensors), say
+        self.sensors = frozenset(sensors)  #: whose events the detector saw in training, by the header of its weights
+        self._downscale, self._say = downscale, say
         self._adapted: dict[tuple[Sensor, bool], Adaptation] = {}
 
     def __repr__(self) -> str:

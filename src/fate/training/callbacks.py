@@ -221,15 +221,16 @@ def stepped(trainer: Trainer, batch_idx: int) -> bool:
     return (batch_idx + 1) % trainer.accumulate_grad_batches == 0
 
 
-def training_facts(config: TrainConfig, step: int, dataset: Dataset) -> dict[str, Any]:
-    """The facts about a training on a dataset that a file of weights holds."""
+def training_facts(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
+    """The facts about a training on a dataset that a file of weights holds; the step is added to them."""
     facts: dict[str, Any] = {
-        "step": step, "strategy": config.strategy.name, "seed": config.run.seed, "data": config.data.path,
+        "strategy": config.strategy.name, "seed": config.run.seed, "data": config.data.path,
         "downscale": dataset.downscale,
     }  # fmt: skip
-    if sensors := simulated_sensors(dataset.root):  # a stream of such a sensor needs no warning
+    names = [recording.name for recording in dataset.recordings]
+    if sensors := simulated_sensors(dataset.root, names):  # a stream of such a sensor needs no warning
         facts["sensors"] = [list(size) for size in sorted({*sensors, dataset.sensor})]
-    return {"training": facts}
+    return facts
 
 
 class Checkpoints(Callback):
@@ -237,7 +238,8 @@ class Checkpoints(Callback):
 
     def __init__(self, run: RunDirectory, config: TrainConfig, guard: Guard, dataset: Dataset) -> None:
         """``dataset`` is the training set."""
-        self.run, self.config, self.guard, self.dataset = run, config, guard, dataset
+        self.run, self.config, self.guard = run, config, guard
+        self.facts = training_facts(config, dataset)
         self.stop_asked = self.queue_again = False
         self.saved_at = -1
         self.failed: str | None = None
@@ -277,9 +279,8 @@ class Checkpoints(Callback):
                 with draft.open("r+b") as written:  # Windows refuses to sync a file that is open for reading only
                     os.fsync(written.fileno())  # or a power cut after the rename could leave an empty file
                 os.replace(draft, checkpoint)
-                facts = training_facts(self.config, trainer.global_step, self.dataset)
-                facts["training"]["fingerprint"] = self.config.fingerprint()
-                save_model(module.teacher, self.run.folder / "last.safetensors", facts=facts)
+                about = {"step": trainer.global_step, **self.facts, "fingerprint": self.config.fingerprint()}
+                save_model(module.teacher, self.run.folder / "last.safetensors", facts={"training": about})
         except (OSError, RuntimeError, FateError) as error:
             if isinstance(error, RuntimeError) and "file" not in str(error).lower():
                 raise
@@ -334,6 +335,7 @@ class Validation(Callback):
     ) -> None:
         """With ``compare_with_start``, evaluate the weights that a run starts from, too."""
         self.run, self.config, self.dataset = run, config, dataset
+        self.facts = training_facts(config, dataset)
         self.draw_samples, self.draw_curves = draw_samples, draw_curves
         self.loggers = loggers or Loggers(config, run)
         self.compare_with_start = compare_with_start
@@ -426,8 +428,8 @@ class Validation(Callback):
         is_best = _is_better(score, self.best)
         try:
             if is_best:
-                facts = training_facts(self.config, step, self.dataset)
-                facts |= {"validation": figures, "protocol": found.protocol.to_dict()}
+                facts = {"training": {"step": step, **self.facts}, "validation": figures}
+                facts["protocol"] = found.protocol.to_dict()
                 save_model(module.teacher, self.run.folder / "best.safetensors", facts=facts)
                 self.best = score  # only after the weights are saved
             if self.draw_samples is not None:

@@ -159,7 +159,7 @@ def densify(
     """Make labels at every time of several rates; labels that are there already are not made again.
 
     Args:
-        model: a bundled name, a ``.safetensors`` file, or a detector, trained on the classes of the dataset.
+        model: a bundled name, a ``.safetensors`` file, or a detector, that knows all classes of the dataset.
         dataset: a folder, a YAML file, or an open dataset.
         out: folder of the labels: new, or begun with the same detector, dataset and options.
         hz: rates of the labels, in Hz.

@@ -84,10 +84,10 @@ class RunningSummary:
     def describe_few_boxes(self) -> str:
         """A sentence that names a lower threshold if hardly any box reached this one; empty otherwise."""
         boxes = int(self._boxes.sum())
-        if self.threshold <= WEAK or boxes > FEW * self.windows or not self.windows:
+        if self.threshold <= WEAK or boxes > FEW * self.windows or not self._events:
             return ""
         return (
-            f"{plural(boxes, 'box', 'boxes')} in {plural(self.windows, 'window')} reached the detector's threshold of"
+            f"only {plural(boxes, 'box', 'boxes')} in {plural(self.windows, 'window')} at the detector's threshold of"
             f" {self.threshold:.2f}; a lower one, such as {WEAK:g}, shows weaker boxes too"
         )
 

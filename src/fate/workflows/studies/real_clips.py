@@ -201,7 +201,7 @@ def measure_clip(name: str, detector: StreamingDetector, clip: Clip, hz: float) 
         found = replace(done.log.labels(), sensor=None)  # recordings of one clip may have several sensors
         predictions[key], starts_us[key] = found, start_us
         truth[key] = Labels.empty(found.labelled_us) if labelled is None else labelled
-        window_us = done.log.facts["window_us"]  # the window of a frame is what is new in it
+        window_us = done.log.facts["window_us"]  # frame.window is only the time since the last frame
     names = [*(each for table in truth.values() for each in table.classes or ()), *detector.classes]
     classes = {plain(each): each for each in names}
     rules = protocol.at(hz, window_us)
