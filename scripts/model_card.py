@@ -115,11 +115,13 @@ def _data(header: Mapping[str, Any], drives: Manifest | None) -> list[str]:
         " differ from real recordings."
     )
     told = header["training"] or {}
+    frame = list(header["model"]["sensor"])
     if sensors := told.get("sensors"):
         return ["## Data", MIXED_WORDS, _pairs({
             "profile": "mixed",
             "seeds": ", ".join(str(seed) for seed in told["seeds_of_data"]),
-            "sensors": ", ".join(f"{width}×{height}" for height, width in sensors),
+            "sensors": ", ".join(f"{width}×{height}" for height, width in sensors if [height, width] != frame),
+            "frame": f"{frame[1]}×{frame[0]}; pixels of larger sensors are merged, or the edge is cut off",
         })]  # fmt: skip
     if drives is None:
         given = told.get("data")
