@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,19 @@ def test_each_file_of_a_rotation_can_be_read_alone_and_all_of_them_together(tmp_
     tables = sorted(tmp_path.glob("a*.csv"))
     assert all(path.read_text().startswith("t_us,x1") for path in tables)
     assert sum(path.read_text().count("\n") - 1 for path in tables) == 100
+
+
+def test_a_restart_is_kept_when_a_file_is_read_and_written_again(tmp_path: Path) -> None:
+    frames = [frame(5), replace(frame(2), restarted="time went back"), frame(3)]
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    for target in (first, second):
+        with DetectionFiles(LOG, jsonl=target) as files:
+            for each in frames:
+                files.add(each)
+            files.finish({})
+        frames = list(read_detections(target).frames)
+    assert [each.restarted for each in frames] == ["", "time went back", ""]
+    assert first.read_bytes() == second.read_bytes()
 
 
 def test_a_run_that_is_started_again_replaces_no_file_of_a_rotation(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class Noted:
         nothing = np.zeros((0, 4), np.float32)
         return StreamFrame(
             closed.window.end_us, nothing, nothing[:, 0], np.zeros(0, np.int64), None, closed.window,
-            len(closed.events), {"decode": decode_ms}, closed.restarted, waited_ms,
+            len(closed.events), {"decode": decode_ms}, waited_ms, restarted=closed.restarted,
         )  # fmt: skip
 
 
@@ -146,5 +146,5 @@ class QuickDetector:
         boxes = np.array([[1, 2, 30, 40], [5, 6, 70, 80]], np.float32)
         return StreamFrame(
             closed.window.end_us, boxes, np.array([0.9, 0.5], np.float32), np.array([0, 1]), None, closed.window,
-            len(closed.events), {"model": 0.1}, closed.restarted, waited_ms,
+            len(closed.events), {"model": 0.1}, waited_ms, restarted=closed.restarted,
         )  # fmt: skip

@@ -104,7 +104,7 @@ class _Frame(BaseModel, strict=True):
     scores: list[float]
     class_ids: list[Annotated[int, Field(ge=0, lt=2**31)]]
     track_ids: list[Annotated[int, Field(ge=-1, lt=2**63)]] | None = None
-    restarted: str = ""  # why state and tracks were reset before this frame; its time may be earlier than the last
+    restarted: str = ""
 
     def decode(self) -> DetectionFrame:
         counts = {len(part) for part in (self.boxes, self.scores, self.class_ids, self.track_ids) if part is not None}
@@ -116,6 +116,7 @@ class _Frame(BaseModel, strict=True):
             np.array(self.scores, np.float32),
             np.array(self.class_ids, np.int64),
             None if self.track_ids is None else np.array(self.track_ids, np.int64),
+            restarted=self.restarted,
         )
 
 
@@ -192,8 +193,8 @@ def _encode_frame(frame: DetectionFrame) -> dict[str, Any]:
     }
     if frame.track_ids is not None:
         plain["track_ids"] = [int(value) for value in frame.track_ids.tolist()]
-    if restarted := getattr(frame, "restarted", ""):
-        plain["restarted"] = restarted
+    if frame.restarted:
+        plain["restarted"] = frame.restarted
     return plain
 
 

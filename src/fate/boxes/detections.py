@@ -8,7 +8,7 @@ prediction file, and :func:`labels_from_frames` converts frames to one table. Vi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ class DetectionFrame:
     scores: NDArray[np.float32]  #: [M], 0 to 1
     class_ids: NDArray[np.integer[Any]]  #: [M], indices into the list of class names
     track_ids: NDArray[np.int64] | None  #: [M], below 0 for a box without a track; None without tracking
+    #: why state and tracks were reset before this frame, empty if they were not; its time may be earlier than the last
+    restarted: str = field(default="", kw_only=True)
 
 
 def frames_from_labels(labels: Labels) -> list[DetectionFrame]:

@@ -136,7 +136,6 @@ class StreamFrame(DetectionFrame):
     window: Window
     num_events: int  #: in the window, after the filters
     ms: dict[str, float]  #: time of each of ``STAGES``; on a GPU, encode, model and post are one graph: all "model"
-    restarted: str = ""  #: why state and tracks were reset before this window; empty if they were not
     waited_ms: float = 0.0  #: live: from the end of the window to the start of its detection
     late: bool = False  #: live: whether the boxes came after the budget
     age_ms: float | None = None  #: live: from the time of the window's end to its boxes, if the source knows that time

@@ -124,7 +124,7 @@ class WindowDetector:
         self.counts.boxes += int(np.count_nonzero(shown))
         return StreamFrame(
             closed.window.end_us, boxes[shown], scores[shown], class_ids[shown], track_ids, closed.window,
-            len(closed.events), ms, closed.restarted, classes=tuple(self.adaptation.model.classes),
+            len(closed.events), ms, restarted=closed.restarted, classes=tuple(self.adaptation.model.classes),
             source=closed.events if self.source is None else self.source,
         )  # fmt: skip
 
