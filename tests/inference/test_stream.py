@@ -312,7 +312,7 @@ def test_three_cars_of_a_real_street_are_three_tracks_with_a_detr_head() -> None
     street = fate.load_detector("fate-e-tiny")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FateWarning)
-        frames = list(street.stream(clip, 40, track=True))
+        frames = list(street.stream(clip, 40, track=True, threshold=0.5))
     tracks = np.concatenate([frame.track_ids for frame in frames if frame.track_ids is not None])
     assert len(np.unique(tracks)) == 3
     assert len(tracks) > 100
