@@ -86,11 +86,11 @@ def densify(
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise FateError(f"device {device} was given; torch finds no GPU here; give cpu")
     recordings = sharded(dataset.recordings, shard)
+    folder, rates = begin_labels(detector, dataset, out, hz, chosen)
     needed = {plain(name) for name in dataset.classes}
     unused = [name for name in detector.classes if plain(name) not in needed]
-    if needed and unused and shard[0] == 1:  # said once
+    if unused and shard[0] == 1:  # said once
         warn(f"{dataset.root} has no class {list_names(unused)}; boxes of the model with such classes are left out")
-    folder, rates = begin_labels(detector, dataset, out, hz, chosen)
     plan = list(_plan(folder, recordings, rates))
     busy = {recording.name for work in plan for recording in work.recordings}
     done = Densified(folder, len(recordings), skipped=len(recordings) - len(busy))
