@@ -236,10 +236,9 @@ def training_facts(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
 class Checkpoints(Callback):
     """Writes ``last.ckpt`` and ``last.safetensors`` atomically; after a signal, stops at the end of a step."""
 
-    def __init__(self, run: RunDirectory, config: TrainConfig, guard: Guard, dataset: Dataset) -> None:
-        """``dataset`` is the training set."""
-        self.run, self.config, self.guard = run, config, guard
-        self.facts = training_facts(config, dataset)
+    def __init__(self, run: RunDirectory, config: TrainConfig, guard: Guard, facts: Mapping[str, Any]) -> None:
+        """``facts`` are those of :func:`training_facts`."""
+        self.run, self.config, self.guard, self.facts = run, config, guard, facts
         self.stop_asked = self.queue_again = False
         self.saved_at = -1
         self.failed: str | None = None
@@ -332,10 +331,13 @@ class Validation(Callback):
         draw_curves: DrawCurves | None = None,
         loggers: Loggers | None = None,
         compare_with_start: bool = False,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
-        """With ``compare_with_start``, evaluate the weights that a run starts from, too."""
-        self.run, self.config, self.dataset = run, config, dataset
-        self.facts = training_facts(config, dataset)
+        """With ``compare_with_start``, evaluate the weights that a run starts from, too.
+
+        ``facts`` are those of :func:`training_facts`.
+        """
+        self.run, self.config, self.dataset, self.facts = run, config, dataset, facts or {}
         self.draw_samples, self.draw_curves = draw_samples, draw_curves
         self.loggers = loggers or Loggers(config, run)
         self.compare_with_start = compare_with_start

@@ -263,7 +263,13 @@ def train(
         draw_curves: draws the learning curves after each validation and at the end; see ``callbacks.DrawCurves``.
     """
     need_lightning()
-    from fate.training.callbacks import Checkpoints, Guard, Metrics, Validation  # noqa: PLC0415
+    from fate.training.callbacks import (  # noqa: PLC0415
+        Checkpoints,
+        Guard,
+        Metrics,
+        Validation,
+        training_facts,
+    )
     from fate.training.module import TrainingModule  # noqa: PLC0415
 
     requested = config if isinstance(config, TrainConfig) else read_config(config, overrides)
@@ -280,10 +286,18 @@ def train(
         faults.refuse(allow_missing)
         module = TrainingModule(parts.detector, parts.strategy, requested)
         guard = Guard(run)
-        checkpoints = Checkpoints(run, requested, guard, parts.dataset)
+        facts = training_facts(requested, parts.dataset)
+        checkpoints = Checkpoints(run, requested, guard, facts)
         loggers = Loggers(requested, run)
         validation = Validation(
-            run, requested, parts.validation, draw_samples, draw_curves, loggers, _starts_trained(requested, parts)
+            run,
+            requested,
+            parts.validation,
+            draw_samples,
+            draw_curves,
+            loggers,
+            _starts_trained(requested, parts),
+            facts,
         )
         metrics = Metrics(run, requested, guard, progress, loggers)
         engine = _engine(requested, parts.device, run.folder, [guard, validation, checkpoints, metrics])
