@@ -130,6 +130,9 @@ def test_one_window_that_had_to_wait_does_not_lower_the_rate(model: Any, monkeyp
     class Steady:
         def __init__(self, *given: object) -> None: ...
 
+        def with_options(self, options: object) -> Steady:
+            return self
+
         def __call__(self, closed: object) -> None:
             nonlocal now
             now += next(times)

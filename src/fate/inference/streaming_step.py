@@ -78,6 +78,7 @@ def compile_for_streaming(
     score: Score = "class",
     max_overlap: float | None = None,
     most: int = 300,
+    prepared: StreamingStep | None = None,
 ) -> StreamingStep:
     """Prepare a detector for calls with one window of each stream.
 
@@ -91,6 +92,8 @@ def compile_for_streaming(
         hop_us: time from one window to the next if windows overlap; the state is advanced by it. None to advance it by
             the length of each window.
         score, max_overlap, most: of ``nms.detections``.
+        prepared: an earlier result for the same detector. On a CPU its copy of the detector is shared, but not its
+            state. On a GPU it is not used: graphs keep the addresses of the copy's tensors.
     """
     try:
         kind = torch.device(device).type
@@ -111,9 +114,11 @@ def compile_for_streaming(
     if kind == "cuda" and isinstance(detector, GraphDetector):
         raise FateError(f"an exported detector runs on the CPU, and {device} was asked for; give device=cpu")
     options = {"confidence": confidence, "score": score, "max_overlap": max_overlap, "most": most}
-    model = fused(detector).to(device)
     if kind == "cuda":
-        return GraphStep(model, streams, chosen, hop_us, options, compiler)
+        return GraphStep(fused(detector).to(device), streams, chosen, hop_us, options, compiler)
+    if prepared is not None:
+        return StreamingStep(prepared.detector, streams, chosen, hop_us, options)
+    model = fused(detector).to(device)
     lay_out_for_cpu_(model)
     return StreamingStep(model, streams, chosen, hop_us, options)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from fate.formats.recording import Recording
 from fate.inference.adapting import Adaptation
 from fate.inference.score_calibration import ScoreCalibration
 from fate.inference.stream_types import StreamCounts, StreamFrame, StreamOptions
-from fate.inference.streaming_step import MIN_CAPACITY, GraphStep, Precision, compile_for_streaming
+from fate.inference.streaming_step import MIN_CAPACITY, GraphStep, Precision, StreamingStep, compile_for_streaming
 from fate.inference.windowing import ClosedWindow, LookBack, Windower
 from fate.models.nms import Detections
 
@@ -46,10 +46,14 @@ class WindowDetector:
         device: str | torch.device,
         precision: Precision | None,
         calibration: ScoreCalibration,
+        prepared: StreamingStep | None = None,
     ) -> None:
-        """Compile and record everything, so that the first windows need not wait for it."""
+        """Compile and record everything, so that the first windows need not wait for it.
+
+        ``prepared`` is a step of the same network. On a CPU, its copy of the network is used in place of a new one.
+        """
         self.adaptation, self.options, self.counts = adaptation, options, StreamCounts()
-        self.calibration = calibration
+        self.device, self.precision, self.calibration = device, precision, calibration
         self.threshold = calibration.threshold if options.threshold is None else float(options.threshold)
         self.merge = adaptation.merger()
         #: where frames read events to draw them; None if they keep those of their window
@@ -57,7 +61,7 @@ class WindowDetector:
         self.step = compile_for_streaming(
             adaptation.model, device, precision=precision, hop_us=options.hop_us,
             confidence=calibration.confidence(options.weakest(self.threshold)),
-            score=options.score, max_overlap=options.max_overlap, most=options.most,
+            score=options.score, max_overlap=options.max_overlap, most=options.most, prepared=prepared,
         )  # fmt: skip
         self.stale = None if options.stale_us is None else StaleBoxes(adaptation.sensor, options.stale_us)
         self.filters = EventFilters(options.filters, adaptation.sensor)
@@ -65,6 +69,10 @@ class WindowDetector:
         self.tracker = Tracker(LEAST_OVERLAP, UNSEEN_US, self.threshold) if options.track else None
         self.back = LookBack(options.length_us) if options.length_us > options.hop_us else None
         self._warm_up()
+
+    def with_options(self, options: StreamOptions) -> Self:
+        """The same detector with other options, and with its own state; see ``prepared``."""
+        return type(self)(self.adaptation, options, self.device, self.precision, self.calibration, prepared=self.step)
 
     def windower(self, start_us: int | None = None) -> Windower:
         """Cuts the windows of the stream; the first begins at ``start_us``, or with the first event."""
