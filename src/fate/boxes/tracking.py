@@ -182,16 +182,21 @@ def _overlaps(
 
 @compiled
 def new_filters(boxes: Floats) -> Floats:
-    """Filters [N, 17] of new tracks whose first boxes are [N, 4] xyxy."""
+    """Filters [N, 17] of new tracks whose first boxes are [N, 4] xyxy.
+
+    Values are written one by one: numba needs 2.6 s to compile the check of an assignment to a slice.
+    """
     filters = np.zeros((len(boxes), FILTER_SIZE))
     for n in range(len(boxes)):
         filter, measured = filters[n], _measure(boxes[n])
         side, area, aspect = math.sqrt(measured[2]), measured[2], measured[3]
-        filter[:4] = measured
-        filter[VARIANCE : VARIANCE + 2] = (CENTRE_ERROR * side) ** 2
+        for i in range(4):
+            filter[i] = measured[i]
+        for i in range(2):
+            filter[VARIANCE + i] = (CENTRE_ERROR * side) ** 2
+            filter[VELOCITY_VARIANCE + i] = (CENTRE_SPEED * side) ** 2
         filter[VARIANCE + 2] = (AREA_ERROR * area) ** 2
         filter[VARIANCE + 3] = (ASPECT_ERROR * aspect) ** 2
-        filter[VELOCITY_VARIANCE : VELOCITY_VARIANCE + 2] = (CENTRE_SPEED * side) ** 2
         filter[VELOCITY_VARIANCE + 2] = (AREA_SPEED * area) ** 2
     return filters
 
