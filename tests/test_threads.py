@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fate import threads
-from fate.threads import free_threads, limit_threads
+from fate.threads import free_threads, leave_a_processor, limit_threads
 
 
 @pytest.fixture(autouse=True)
@@ -46,4 +46,21 @@ def test_the_users_number_and_a_gpu_change_nothing(monkeypatch: pytest.MonkeyPat
         assert torch.get_num_threads() == 3
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     with limit_threads():
+        assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize(("processors", "expected"), [(1, 1), (2, 1), (3, 2), (8, 3)])
+def test_a_live_run_leaves_a_processor_to_others(
+    processors: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "allowed_processors", lambda: processors)
+    with leave_a_processor():
+        assert torch.get_num_threads() == expected
+        with leave_a_processor():  # a measurement during a run leaves no second one
+            assert torch.get_num_threads() == expected
+    assert torch.get_num_threads() == 3
+    with leave_a_processor("cuda"):
+        assert torch.get_num_threads() == 3
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    with leave_a_processor():
         assert torch.get_num_threads() == 3

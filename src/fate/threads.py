@@ -9,8 +9,12 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from fate.processes import allowed_processors, idle_seconds
+
+if TYPE_CHECKING:
+    import torch
 
 #: Time for which idle processors are counted, in seconds.
 MEASURE_S = 0.2
@@ -52,6 +56,28 @@ def limit_threads(device: str = "cpu") -> Iterator[None]:
     # this thread slept, so the processor that it will use counted as idle
     idle_s = None if after is None else after - before - took_s
     torch.set_num_threads(free_threads(usual, idle_s, took_s))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
+
+
+@contextmanager
+def leave_a_processor(device: str | torch.device = "cpu") -> Iterator[None]:
+    """Leave one processor to others while a block runs, unless OMP_NUM_THREADS is set: the one that reads the source
+    of a live run, or draws its page.
+
+    With two threads on two processors, fate-s-nano takes 17 % less time than with one. But each time that another
+    program needs a processor, one thread waits for the other, and the window takes more than twice as long. Nothing
+    changes on a GPU.
+    """
+    import torch  # noqa: PLC0415  (it takes seconds to load)
+
+    usual = torch.get_num_threads()
+    if not str(device).startswith("cpu") or os.environ.get("OMP_NUM_THREADS"):
+        yield
+        return
+    torch.set_num_threads(max(1, min(usual, allowed_processors() - 1)))
     try:
         yield
     finally:

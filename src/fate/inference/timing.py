@@ -23,6 +23,7 @@ from fate.inference.stream_types import Accuracy, StreamOptions
 from fate.inference.streaming_step import Precision
 from fate.inference.window_detector import WindowDetector
 from fate.inference.windowing import ClosedWindow
+from fate.threads import leave_a_processor
 
 #: Rates that "auto" chooses from, best first.
 AUTO_RATES = (200.0, 100.0, 80.0, 50.0, 40.0, 25.0, 20.0, 10.0, 5.0)
@@ -154,6 +155,10 @@ class _WindowTimes:
         return self._known[hz, length_us]
 
     def _measure(self, options: StreamOptions) -> float:
+        with leave_a_processor(self._detector.device):  # as in a live run
+            return self._measure_alone(options)
+
+    def _measure_alone(self, options: StreamOptions) -> float:
         if self._detect is None:
             given = self._detector
             self._detect = WindowDetector(

@@ -16,6 +16,7 @@ from fate.inference.sources import LiveSource
 from fate.inference.stream import StreamingDetector
 from fate.inference.stream_types import StreamFrame, StreamKeywords, StreamOptions
 from fate.text import plural, significant
+from fate.threads import leave_a_processor
 from fate.workflows.detect import BoxFiles, Detected, ResultRecorder
 
 #: Switch interval of threads during a live run, seconds; Python's own is ten times as long.
@@ -81,9 +82,9 @@ def detect_live(
     given: dict[str, Any] = {**options}
     files: BoxFiles = {name: given.pop(name, None) for name in BoxFiles.__annotations__}  # type: ignore[assignment]
     chosen = StreamOptions(hz, **given)
-    stream = detector.live(source, budget_ms=budget_ms, **asdict(chosen))
     with (
-        stopping_gracefully(stream.stop),
+        leave_a_processor(detector.device),
+        stopping_gracefully((stream := detector.live(source, budget_ms=budget_ms, **asdict(chosen))).stop),
         ResultRecorder(name, source.sensor, detector, chosen, files, live=True) as recorder,
         stream as live,
         low_latency(),
