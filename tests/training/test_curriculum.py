@@ -38,6 +38,15 @@ def test_a_first_alpha_begins_with_more_rates_and_ends_as_in_the_paper() -> None
     assert half.probabilities(4) == pytest.approx(whole.probabilities(4))
 
 
+def test_a_last_alpha_keeps_a_share_of_the_canonical_rate() -> None:
+    curriculum = Curriculum(RATES, 4, 1, last_alpha=0.5)
+    assert curriculum.probabilities(0).tolist() == [1, 0, 0, 0, 0]
+    assert curriculum.probabilities(4) == pytest.approx([0.3, 0.1, 0.15, 0.2, 0.25])
+    constant = Curriculum(RATES, 4, 1, first_alpha=0.25, last_alpha=0.25)
+    assert constant.probabilities(0) == pytest.approx(constant.probabilities(3))
+    assert constant.probabilities(0)[0] == pytest.approx(0.8 / 1.5)
+
+
 @pytest.mark.parametrize("epoch", [1, 5, 9])
 def test_drawn_rates_follow_the_distribution(epoch: int) -> None:
     curriculum = Curriculum(RATES, epochs=10, epoch_batches=7)

@@ -124,6 +124,13 @@ class StrategyConfig(_Frozen):
         description="α of the curriculum in the first epoch: 0 begins at the canonical rate alone, as in the paper; 1"
         " draws all rates from the start, for weights that were trained at all rates before",
     )
+    last_alpha: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="α that the curriculum reaches at the end; as in the paper, where the canonical rate ends with a share"
+        " of 7 %; 0.5 ends with 30 %, 0.25 with 53 %",
+    )
     decay: float = Field(0.9999, ge=0, lt=1, description="γ, the decay of the mean teacher; as in the paper")
     decay_warmup: Count = Field(0, description="steps over which γ rises from 0; the paper has no warm-up")
     consistency_weight: float = Field(

@@ -48,8 +48,8 @@ class Curriculum:
         p_r(f_i) = ((1 − α_r) · 1[f_i = f_min] + α_r · w_i) / Z_r,    α_r = r / R,    w_i = i / |F|
 
     with r the epoch, R their number and i = 1 … |F| the index of a rate in rising order. Training starts at 20 Hz
-    alone; towards the end, the probability of each rate is proportional to its index. With ``first_alpha`` α rises from
-    that value instead of 0. It is a plain value: workers get copies.
+    alone; towards the end, the probability of each rate is proportional to its index. ``first_alpha`` and ``last_alpha``
+    replace the first and the last value of α, 0 and 1. It is a plain value: workers get copies.
 
     Windows are as long as the hop, the paper's case. With ``any_window`` their length is drawn too, independently of
     the rate: half of the clips have the canonical 50 ms, which is what overlapping windows have at every rate; a
@@ -61,10 +61,11 @@ class Curriculum:
     epoch_batches: int  #: batches in an epoch
     any_window: bool = False  #: draw the length of windows, hop ≤ window ≤ 50 ms
     first_alpha: float = 0.0  #: α in the first epoch
+    last_alpha: float = 1.0  #: α after the last epoch
 
     def probabilities(self, epoch: float) -> NDArray[np.float64]:
         """Probability p_r of every rate in epoch r, 0 to R - 1."""
-        alpha = self.first_alpha + (1 - self.first_alpha) * min(max(epoch / self.epochs, 0.0), 1.0)
+        alpha = self.first_alpha + (self.last_alpha - self.first_alpha) * min(max(epoch / self.epochs, 0.0), 1.0)
         weights = np.arange(1, len(self.rates) + 1) / len(self.rates)
         lowest = np.arange(len(self.rates)) == 0
         mass = (1 - alpha) * lowest + alpha * weights
@@ -111,8 +112,11 @@ class Strategy:
 
     def timing(self) -> Curriculum:
         """The curriculum, which draws the rate and the window length of each clip."""
-        run, first_alpha = self.config.run, self.settings.first_alpha
-        return Curriculum(self.config.rates, run.epochs, run.epoch_steps * run.accumulate, self.any_window, first_alpha)
+        run, settings = self.config.run, self.settings
+        return Curriculum(
+            self.config.rates, run.epochs, run.epoch_steps * run.accumulate, self.any_window, settings.first_alpha,
+            settings.last_alpha,
+        )  # fmt: skip
 
     def labels(self, recordings: Sequence[Any], own: LabelsOf) -> LabelsOf:
         """Labels by recording and rate; ``own`` are the labels of the dataset, after its rules for training."""
