@@ -128,8 +128,8 @@ class StrategyConfig(_Frozen):
         1.0,
         ge=0,
         le=1,
-        description="α that the curriculum reaches at the end; as in the paper, where the canonical rate ends with a share"
-        " of 7 %; 0.5 ends with 30 %, 0.25 with 53 %",
+        description="α of the curriculum at the end; with 1, as in the paper, the canonical rate has a share of 7 %"
+        " then; with 0.5 it has 30 %, with 0.25 it has 53 %",
     )
     decay: float = Field(0.9999, ge=0, lt=1, description="γ, the decay of the mean teacher; as in the paper")
     decay_warmup: Count = Field(0, description="steps over which γ rises from 0; the paper has no warm-up")

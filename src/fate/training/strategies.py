@@ -48,8 +48,8 @@ class Curriculum:
         p_r(f_i) = ((1 − α_r) · 1[f_i = f_min] + α_r · w_i) / Z_r,    α_r = r / R,    w_i = i / |F|
 
     with r the epoch, R their number and i = 1 … |F| the index of a rate in rising order. Training starts at 20 Hz
-    alone; towards the end, the probability of each rate is proportional to its index. ``first_alpha`` and ``last_alpha``
-    replace the first and the last value of α, 0 and 1. It is a plain value: workers get copies.
+    alone; towards the end, the probability of each rate is proportional to its index. ``first_alpha``
+    and ``last_alpha`` replace the first and the last value of α, 0 and 1. It is a plain value: workers get copies.
 
     Windows are as long as the hop, the paper's case. With ``any_window`` their length is drawn too, independently of
     the rate: half of the clips have the canonical 50 ms, which is what overlapping windows have at every rate; a
