@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fate.errors import FateError
 from fate.models.checkpoints.importing import RVT
 from fate.models.layers.s5 import BAND_LIMIT, S5, S5Block, cycles_per_step, hippo_modes
 from tests.models.complex_scan import as_complex
@@ -327,3 +328,50 @@ def test_block_gives_known_outputs(official_block: S5Block, golden: Golden) -> N
     known = golden("s5vit_b")
     y, _ = official_block(as_images(torch.from_numpy(known["unit_u"]).transpose(0, 1)), None, 7)
     np.testing.assert_allclose(y.view(7, 4, 128).transpose(0, 1), known["unit_block_y"], rtol=0, atol=1e-5)
+
+
+def test_a_longest_memory_limits_every_mode_at_every_rate() -> None:
+    ssm = layer(modes=8)
+    with torch.no_grad():
+        ssm.eigenvalues[:, 1] = 0  # no oscillation, so that the state shows the time constant
+        ssm.eigenvalues[:4, 0] = torch.tensor([0.5, 0.0, -1e-4, -1e-3])  # growing, still, and nearly still
+    before = torch.rand(1, 1, 1, 16, dtype=torch.float64)
+    before[..., 8:] = 0
+    silence, hop_s = torch.zeros(1, 1, 1, 6, dtype=torch.float64), 0.05
+    for hz in (20, 200):
+        ratio = {}
+        for longest in (None, 2.0):
+            ssm.longest_memory_s, state = longest, before
+            for _ in range(2 * hz):  # two seconds
+                _, state = ssm(silence, state, 1, 20 / hz)
+            ratio[longest] = (state / before)[0, 0, 0, :8].detach()
+        own_s = -hop_s / (torch.exp(ssm.log_step) * ssm.eigenvalues[:, 0]).detach()
+        slow = (own_s > 2) | (own_s <= 0)
+        assert slow[:4].all()
+        assert (ratio[None][slow] > math.exp(-1)).all()
+        assert ratio[2.0][slow].numpy() == pytest.approx(math.exp(-1), rel=0.01)
+        assert torch.equal(ratio[2.0][~slow], ratio[None][~slow])  # shorter memories stay as they are
+
+
+def test_with_a_longest_memory_a_constant_input_ends_in_a_constant_state() -> None:
+    ssm = layer()
+    with torch.no_grad():
+        ssm.eigenvalues[0] = torch.tensor([0.2, 0.0])
+    inputs = drawn(1, 1, 1, 6)
+
+    def state_after(steps: int) -> Tensor:
+        state = None
+        for _ in range(steps):
+            _, state = ssm(inputs, state)
+        assert state is not None
+        return state
+
+    assert state_after(2000).abs().max() > 1e3  # without a limit it grows
+    ssm.longest_memory_s = 1.0
+    assert torch.allclose(state_after(2000), state_after(1000), rtol=1e-6)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
+def test_a_longest_memory_that_is_no_time_is_refused(seconds: float) -> None:
+    with pytest.raises(FateError, match="longest_memory_s"):
+        S5(4, longest_memory_s=seconds)

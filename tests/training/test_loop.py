@@ -16,9 +16,11 @@ import pytest
 import torch
 
 import fate
+from fate.data.opening import open_dataset
 from fate.data.resident import ResidentEvents
 from fate.errors import FateError
 from fate.models.checkpoints import load_model, read_card
+from fate.models.layers.s5 import S5
 from fate.training import loop
 from fate.training.config import TrainConfig
 from fate.training.loop import build, train
@@ -289,6 +291,20 @@ def test_best_weights_that_cannot_be_kept_do_not_stop_the_run_and_are_tried_agai
     assert train(small_config(drives, run={"epochs": 2, "validate_every": 1}), tmp_path / "run").finished
     assert "step 2: not all of the validation could be kept" in capsys.readouterr().out
     assert read_card(tmp_path / "run" / "best.safetensors")["training"]["step"] == 4
+
+
+def test_s5_remembers_no_longer_than_the_longest_training_recording(drives: Path) -> None:
+    recordings = open_dataset(drives, "train").labelled
+    longest_s = max(each.end_us - each.start_us for each in recordings) / 1e6
+    detector = build(small_config(drives)).detector
+    assert detector.description["options"]["longest_memory_s"] == pytest.approx(longest_s, abs=0.05)
+    assert {part.longest_memory_s for part in detector.modules() if isinstance(part, S5)} == {
+        detector.description["options"]["longest_memory_s"]
+    }
+    own = build(small_config(drives, model={"name": "fate-s-nano", "options": {"longest_memory_s": 9.0}})).detector
+    assert own.description["options"]["longest_memory_s"] == 9.0
+    without = build(small_config(drives, model={"name": "rvt-s", "encoder_options": {}, "options": {}})).detector
+    assert "longest_memory_s" not in without.description["options"]
 
 
 def test_options_of_a_wrong_type_are_said(drives: Path) -> None:

@@ -61,6 +61,7 @@ def maxvit_yolox(
     depthwise: bool = False,
     head_width: int | None = None,
     full_head: bool = False,
+    longest_memory_s: float | None = None,
 ) -> Network:
     """RVT and S5-ViT: attention and memory in every stage, YOLOX's neck and head; see ``MaxViT`` for other options.
 
@@ -71,15 +72,17 @@ def maxvit_yolox(
             smallest kernel of the stem that its stride allows (3 instead of 7 with pillars of two pixels).
         head_width: channels inside the detection head; None for a quarter of the last stage's.
         full_head: with ``depthwise``, keep full convolutions in the head, which are slower but learn better.
+        longest_memory_s: longest time constant of S5 in seconds, see ``layers.s5``; None, as published, for no limit.
+            Training sets it to the length of the longest training recording.
     """
-    if official_state and memory != "s5":
-        raise FateError(
-            f"official_state=True was given for a model with memory={memory!r}; it belongs to S5 (s5-vit, fate-s)"
-        )
+    if (official_state or longest_memory_s is not None) and memory != "s5":
+        name = "official_state" if official_state else "longest_memory_s"
+        raise FateError(f"{name} was given for a model with memory={memory!r}; it belongs to S5 (s5-vit, fate-s)")
     activation: Activation = "hardswish" if depthwise else "silu"
     backbone = MaxViT(
         channels, dims, memory, frame.stem_stride, frame.partition, head_dim, official_state, kinds,
         stem_kernel=max(2 * frame.stem_stride - 1, 3) if depthwise else 7, mlp_ratio=mlp_ratio,
+        longest_memory_s=longest_memory_s,
     )  # fmt: skip
     neck = PAFPN(backbone.channels, bottlenecks, depthwise, activation)
     head = YOLOXHead(neck.channels, classes, head_width, depthwise=depthwise and not full_head, activation=activation)
@@ -189,6 +192,13 @@ def build_model(
         "options": dict(options),
     }
     return Detector(image, backbone, neck, head, frame, given, memory, description)
+
+
+def has_s5(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether a model with these options remembers by S5, and computes it with its own state."""
+    model = model_named(name)
+    chosen = {"memory": "s5", "official_state": False, **model.options, **options}
+    return model.family == "maxvit_yolox" and chosen["memory"] == "s5" and not chosen["official_state"]
 
 
 def rebuild(description: Mapping[str, Any]) -> Detector:

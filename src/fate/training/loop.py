@@ -38,7 +38,7 @@ from fate.inference.loading import find_weights, load_trained
 from fate.inference.running import check_histograms
 from fate.models.checkpoints import check_entries, read_card
 from fate.models.detector import Detector
-from fate.models.zoo import build_model, rebuild
+from fate.models.zoo import build_model, has_s5, rebuild
 from fate.processes import KILL_SIGNAL, own_rank
 from fate.progress import Progress
 from fate.threads import limit_threads
@@ -170,11 +170,19 @@ def build(config: TrainConfig) -> TrainingParts:
 
 
 def fresh_detector(requested: ModelConfig, dataset: Dataset) -> Detector:
-    """The detector of a configuration for the classes and the sensor of a dataset, with random weights."""
+    """The detector of a configuration for the classes and the sensor of a dataset, with random weights.
+
+    S5 remembers no longer than the longest recording lasts, unless ``longest_memory_s`` is among the options: what its
+    state does later is not trained.
+    """
+    options = dict(requested.options)
+    if has_s5(requested.name, options):
+        longest_us = max((each.end_us - each.start_us for each in dataset.labelled), default=0)
+        options.setdefault("longest_memory_s", max(round(longest_us / 1e6, 1), 0.1))
     try:
         return build_model(
             requested.name, dataset.classes, dataset.sensor, encoder=requested.encoder,
-            encoder_options=requested.encoder_options, stem=requested.stem, **requested.options,
+            encoder_options=requested.encoder_options, stem=requested.stem, **options,
         )  # fmt: skip
     except TypeError as error:
         if not requested.options and not requested.encoder_options:

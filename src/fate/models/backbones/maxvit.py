@@ -49,6 +49,7 @@ class MaxViT(nn.Module):
         kinds: Sequence[Kind] = ("attention",) * 4,
         stem_kernel: int = 7,
         mlp_ratio: int = 4,
+        longest_memory_s: float | None = None,
     ) -> None:
         """Args:
         in_channels: of the images.
@@ -61,6 +62,7 @@ class MaxViT(nn.Module):
         kinds: the kind of each of the four stages.
         stem_kernel: side of the first convolution's kernel, odd.
         mlp_ratio: width inside the MLPs after attention over the width outside; 0 for no MLPs (S5 has its own).
+        longest_memory_s: longest time constant of S5, see ``layers.s5``; None for no limit.
         """
         super().__init__()
         head_dim = _head_dim(dims, kinds, head_dim)
@@ -82,7 +84,7 @@ class MaxViT(nn.Module):
                 stage.window = TransformerBlock(dim, head_dim, normed=True, mlp_ratio=mlp_ratio)
             if kind in ("attention", "global"):
                 stage.grid = TransformerBlock(dim, head_dim, normed=kind == "global", mlp_ratio=mlp_ratio)
-            stage.memory = ConvLSTM(dim) if memory == "lstm" else S5Block(dim, official_state)
+            stage.memory = ConvLSTM(dim) if memory == "lstm" else S5Block(dim, official_state, longest_memory_s)
             self.stages.append(stage)
 
     def forward(

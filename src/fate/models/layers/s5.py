@@ -16,6 +16,10 @@ durations may follow each other.
 of the Nyquist limit) alias, and are switched off at this rate: they take no input, keep no state and have no output. A
 mode that is switched off at 20 Hz may be active at 200 Hz.
 
+**The longest memory.** A mode forgets with the time constant -50 ms / (Δ Re Λ), and nothing keeps training from making
+it longer than every training recording, or from Re Λ > 0, with which the state grows. Such modes drift to values that
+were never seen in training. ``longest_memory_s`` limits all time constants; None, as published, sets no limit.
+
 **The public code** differs (``official_state=True`` computes the same, for its checkpoints): columns of C are zeroed
 once at initialisation, for 20 Hz (as here), but no mode is switched off later. The state passed to a call does not
 reach its output, so memory ends with the clip.
@@ -44,7 +48,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from fate.errors import FateError
 from fate.models.layers.norm import HAS_TRITON, LayerNorm
+from fate.rates import CANONICAL_US
 
 BAND_LIMIT = 0.25  # cycles per step; the public "bandlimit" 0.5 is this as a share of the Nyquist limit 0.5
 SLOWEST, FASTEST = 1e-3, 1e-1  # range of the initial Δ
@@ -62,11 +68,24 @@ class Sampled(NamedTuple):
 class S5(nn.Module):
     """A state-space layer of P modes for signals of C channels at every pixel."""
 
-    def __init__(self, channels: int, modes: int | None = None, official_state: bool = False) -> None:
-        """``modes`` is P, by default C; ``official_state`` computes the same as the public code."""
+    def __init__(
+        self,
+        channels: int,
+        modes: int | None = None,
+        official_state: bool = False,
+        longest_memory_s: float | None = None,
+    ) -> None:
+        """Args:
+        channels: C.
+        modes: P, by default C.
+        official_state: compute the same as the public code.
+        longest_memory_s: longest time constant of a mode in seconds; None for no limit.
+        """
         super().__init__()
+        if longest_memory_s is not None and not 0 < longest_memory_s < math.inf:
+            raise FateError(f"longest_memory_s={longest_memory_s!r} was given; expected seconds above 0, or None")
         modes = channels if modes is None else modes
-        self.official_state = official_state
+        self.official_state, self.longest_memory_s = official_state, longest_memory_s
         self.eigenvalues = nn.Parameter(torch.empty(modes, 2))  # Λ, real and imaginary parts
         self.input_matrix = nn.Parameter(torch.empty(modes, channels, 2))  # B
         self.output_matrix = nn.Parameter(torch.empty(channels, modes, 2))  # C
@@ -133,7 +152,11 @@ class S5(nn.Module):
         else:
             step_scale = step_scale.to(self.log_step.device, dtype)
             step_scale = step_scale if step_scale.numel() == 1 else step_scale[:, None]
-        eigenvalues, delta = self.eigenvalues.to(dtype), torch.exp(self.log_step.to(dtype)) * step_scale
+        eigenvalues, canonical = self.eigenvalues.to(dtype), torch.exp(self.log_step.to(dtype))
+        if self.longest_memory_s is not None:
+            least = CANONICAL_US / 1e6 / self.longest_memory_s / canonical
+            eigenvalues = torch.stack((torch.minimum(eigenvalues[:, 0], -least), eigenvalues[:, 1]), -1)
+        delta = canonical * step_scale
         transition, gain = bilinear(eigenvalues, delta)
         if not self.official_state:
             within = (cycles_per_step(eigenvalues, delta) < BAND_LIMIT).to(dtype)
@@ -170,10 +193,10 @@ class S5(nn.Module):
 class S5Block(nn.Module):
     """A state-space layer over time, then a gated MLP over channels; each is added to its *normalised* input."""
 
-    def __init__(self, channels: int, official_state: bool = False) -> None:
+    def __init__(self, channels: int, official_state: bool = False, longest_memory_s: float | None = None) -> None:
         super().__init__()
         self.norm = LayerNorm(channels)
-        self.ssm = S5(channels, official_state=official_state)
+        self.ssm = S5(channels, official_state=official_state, longest_memory_s=longest_memory_s)
         self.mlp_norm = LayerNorm(channels)
         self.expand = nn.Linear(channels, 2 * channels, bias=False)
         self.contract = nn.Linear(channels, channels, bias=False)
