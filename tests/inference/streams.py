@@ -120,7 +120,7 @@ class Noted:
 class QuickDetector:
     """In the place of a ``StreamingDetector``: two boxes in every window, at once, and the real live stream."""
 
-    name, classes = "quick", ("car", "pedestrian")
+    name, classes, device = "quick", ("car", "pedestrian"), "cpu"
     calibration = ScoreCalibration()
 
     def __init__(

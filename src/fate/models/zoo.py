@@ -76,8 +76,8 @@ def maxvit_yolox(
             Training sets it to the length of the longest training recording.
     """
     if (official_state or longest_memory_s is not None) and memory != "s5":
-        name = "official_state" if official_state else "longest_memory_s"
-        raise FateError(f"{name} was given for a model with memory={memory!r}; it belongs to S5 (s5-vit, fate-s)")
+        given = "official_state=True" if official_state else f"longest_memory_s={longest_memory_s:g}"
+        raise FateError(f"{given} was given for a model with memory={memory!r}; it belongs to S5 (s5-vit, fate-s)")
     activation: Activation = "hardswish" if depthwise else "silu"
     backbone = MaxViT(
         channels, dims, memory, frame.stem_stride, frame.partition, head_dim, official_state, kinds,
