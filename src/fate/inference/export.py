@@ -12,10 +12,11 @@ Before the file gets its name, it is compared with PyTorch (``graph_check.py``).
 from __future__ import annotations
 
 import copy
+import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,26 +27,33 @@ import torch
 from fate.errors import PACKAGES, FateError, missing_packages, warn
 from fate.events.events import Sensor
 from fate.events.window import window_us
-from fate.inference.adapting import adapt
+from fate.inference.adapting import Adaptation, adapt
 from fate.inference.backends.graph_detector import GraphDetector
 from fate.inference.backends.sessions import GRAPH_FILES
 from fate.inference.graph_check import HALF_TOLERANCES, TOLERANCES, Differences, clip, compare, refuse_above
 from fate.inference.loading import Model, bundled_weights, find_weights, load_trained, training_downscale
+from fate.inference.quantizing import check_calibration, quantize
 from fate.inference.step_graph import StepGraph, described, halve_weights
 from fate.inference.stream import StreamingDetector
 from fate.models.checkpoints import read_card
 from fate.models.detector import Detector
 from fate.models.table import MODELS
 from fate.models.zoo import build_model
-from fate.progress import Progress
+from fate.progress import Progress, ignore, scale
 from fate.whole_files import Draft, disk_faults, find_target, write_whole
 
 #: The first version of ONNX's operators that suffices, and the last that the exporter can write.
 FIRST_OPSET, LAST_OPSET = 18, 23
 #: Fewest windows of a comparison; fewer hardly test the state.
 LEAST_STEPS = 20
-#: How weights are stored in a file.
-Precision = Literal["fp32", "fp16"]
+#: How weights are stored in a file; with int8, layers compute in integers, too.
+Precision = Literal["fp32", "fp16", "int8"]
+#: Largest differences from PyTorch by precision. Integers change boxes visibly, so only a broken graph is refused.
+ALLOWED: dict[Precision, Differences] = {
+    "fp32": TOLERANCES,
+    "fp16": HALF_TOLERANCES,
+    "int8": Differences(boxes=math.inf, scores=1.0, states=math.inf, choice=math.inf),
+}
 #: Classes and sensor of a model with fresh weights unless given.
 CLASSES, SENSOR = ("car", "pedestrian"), (240, 304)
 
@@ -79,8 +87,8 @@ class Exported:
         if self.path.suffix != ".onnx" or "image" not in self.inputs:
             return ""
         engine, cache = self.path.with_suffix(".engine"), self.path.with_suffix(".timing")
-        half = " --fp16" if self.precision == "fp16" else ""
-        return f"trtexec --onnx={self.path} --saveEngine={engine} --timingCacheFile={cache}{half}"
+        kind = "" if self.precision == "fp32" else f" --{self.precision}"
+        return f"trtexec --onnx={self.path} --saveEngine={engine} --timingCacheFile={cache}{kind}"
 
 
 def export(
@@ -94,6 +102,7 @@ def export(
     steps: int = LEAST_STEPS,
     opset: int = FIRST_OPSET,
     precision: Precision = "fp32",
+    calibration: Sequence[str | os.PathLike[str]] = (),
     sensor: Sequence[int] | None = None,
     classes: Sequence[str] | None = None,
     fresh: bool = False,
@@ -112,12 +121,14 @@ def export(
         steps: windows of each stream to compare, 20 or more.
         opset: version of ONNX's operators.
         precision: "fp32", or "fp16" to store large weights in half precision, which halves the file. Both compute in
-            float32, unless a runtime is set otherwise.
+            float32, unless a runtime is set otherwise. "int8" computes in 8-bit integers (``quantizing.py``); its
+            differences from PyTorch are reported, not refused: evaluate the file to know its AP.
+        calibration: recordings for "int8", of some seconds and of scenes like yours, on a sensor that is no larger.
         sensor: (height, width) of the events; that of the training by default, (240, 304) for fresh weights. A sensor
             that is much larger is divided, as in streams; see ``adapting.py``.
         classes: of a model with fresh weights; ("car", "pedestrian") by default.
         fresh: use fresh weights although the name has bundled ones.
-        progress: called with (compared windows, windows in all).
+        progress: called with (share that is done, 1).
     """
     suffix = Path(path).suffix
     if suffix not in GRAPH_FILES:
@@ -131,14 +142,25 @@ def export(
         raise FateError(f"opset={opset} was given; expected {FIRST_OPSET} to {LAST_OPSET}")
     if precision not in get_args(Precision):
         raise FateError(f"precision={precision!r} was given; expected one of {', '.join(get_args(Precision))}")
+    if precision == "int8" and (not calibration or with_encoder or streams > 1):
+        raise FateError(
+            f"precision='int8' was given with {len(calibration)} calibration recordings, streams={streams} and"
+            f" with_encoder={with_encoder}; expected recordings (calibration=['drive.raw']), one stream and no encoder"
+        )
+    if calibration and precision != "int8":
+        raise FateError(f"calibration recordings were given with precision={precision!r}; only int8 takes them")
     needed = (*PACKAGES["export"], *(PACKAGES["openvino"] if suffix == ".xml" else ()))
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise missing_packages("export", missing)
-    found, weights, card = _detector(model, sensor, classes, fresh)
-    detector = copy.deepcopy(found).cpu().float().eval()
+    adapted, weights, card = _detector(model, sensor, classes, fresh)
+    detector = copy.deepcopy(adapted.model).cpu().float().eval()
+    if calibration:
+        check_calibration(calibration, adapted.sensor)
     import onnx  # noqa: PLC0415  (an optional package)
 
+    share = 0.8 if precision == "int8" else 0.0  # of the time: calibration, before the comparison
+    calibrating, comparing = scale(progress or ignore, 0, share), scale(progress or ignore, share, 1)
     with Draft(target) as draft, TemporaryDirectory() as folder:
         batches = clip(recording, detector.sensor, hz, steps, streams)
         step = StepGraph(detector, streams, with_encoder)
@@ -146,13 +168,17 @@ def export(
         if precision == "fp16":
             halve_weights(onnx_model)
         file = draft.path if suffix == ".onnx" else Path(folder) / "step.onnx"
+        if precision == "int8":
+            onnx.save(onnx_model, float_file := Path(folder) / "float.onnx")
+            parts = replace(adapted, model=detector), step.state_pairs, calibration
+            onnx_model = quantize(float_file, Path(folder) / "quantized.onnx", *parts, calibrating)
         with disk_faults(target):
             onnx.save(onnx_model, file)
         onnx.checker.check_model(file, full_check=True)
         if suffix == ".xml":
             file = _for_openvino(file)
-        differences = compare(file, step, detector, batches, progress)
-        refuse_above(differences, TOLERANCES if precision == "fp32" else HALF_TOLERANCES)
+        differences = compare(file, step, detector, batches, comparing)
+        refuse_above(differences, ALLOWED[precision])
         if suffix == ".xml":
             with disk_faults(target):
                 shutil.copyfile(file, draft.path)
@@ -177,8 +203,8 @@ def _for_openvino(file: Path) -> Path:
 
 def _detector(
     model: Model, sensor: Sequence[int] | None, classes: Sequence[str] | None, fresh: bool
-) -> tuple[Detector, str, Mapping[str, Any]]:
-    """The detector, a description of its weights, and what their header says."""
+) -> tuple[Adaptation, str, Mapping[str, Any]]:
+    """The detector for the sensor, a description of its weights, and what their header says."""
     model = model.model if isinstance(model, StreamingDetector) else model
     if isinstance(model, GraphDetector):
         raise FateError("an exported detector was to be exported; give the .safetensors file that it was made from")
@@ -188,7 +214,8 @@ def _detector(
         warn(f"{name}: fresh weights, which detect nothing; give a .safetensors file to export what was trained")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return build_model(name, classes or CLASSES, sensor or SENSOR), f"{name}, fresh", {}
+            built = build_model(name, classes or CLASSES, sensor or SENSOR)
+        return adapt(built, built.sensor), f"{name}, fresh", {}
     if fresh:
         raise FateError(f"fresh weights of {name} were asked for; only a model's name gives them: {', '.join(MODELS)}")
     if classes is not None:
@@ -199,7 +226,6 @@ def _detector(
     else:
         found, words = load_trained(model), f"{name}, trained and bundled" if bundled else name
         card = read_card(find_weights(model))
-    if sensor is None or Sensor.of(sensor) == found.sensor:
-        return found, words, card
-    adapted = adapt(found, Sensor.of(sensor), training_downscale(card) if card else 1)
-    return adapted.model, f"{words}; {adapted.describe()}", card
+    size = found.sensor if sensor is None else Sensor.of(sensor)
+    adapted = adapt(found, size, training_downscale(card) if card else 1)
+    return adapted, f"{words}; {change}" if (change := adapted.describe()) else words, card
