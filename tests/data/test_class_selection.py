@@ -233,3 +233,39 @@ def test_names_of_predictions_may_be_spelled_otherwise(tmp_path: Path) -> None:
     scores = evaluate(tmp_path / "a.npz", open_dataset(path), (20,)).rates[0].scores
     assert scores["AP50"] == pytest.approx(1.0)
     assert scores.counts.predictions_by_class == dict.fromkeys(NAMES, 1)
+
+
+def with_names(folder: Path, names: tuple[str, ...], classes: str) -> Path:
+    """A dataset of one recording whose label file has names; its boxes have the ids 0 and 1."""
+    folder.mkdir(parents=True)
+    write_events(folder / "a.h5", make_events(2000, OTHER))
+    write_labels(folder / "a_bbox.npz", sized([0, 1], OTHER, classes=names))
+    path = folder / "set.yaml"
+    path.write_text(f"name: set\nclasses: {classes}\nrecordings: {{train: .}}\n")
+    return path
+
+
+def test_ids_that_contradict_the_names_of_a_label_file_are_refused(tmp_path: Path) -> None:
+    path = with_names(tmp_path / "set", ("van", "dog"), "{van: 0, cyclist: 1, dog: 2}")
+    dataset = open_dataset(path).checked()
+    assert not dataset.labelled
+    assert any("a_bbox.npz" in fault and "dog" in fault and "[van, cyclist, dog]" in fault for fault in dataset.faults)
+
+
+def test_a_name_that_becomes_another_by_its_id_is_reported(tmp_path: Path) -> None:
+    dataset = open_dataset(with_names(tmp_path / "set", ("van", "dgo"), "{van: 0, dog: 1}")).checked()
+    assert widths(dataset) == {"van": width(0), "dog": width(1)}
+    assert any("dgo counts as dog" in fault for fault in dataset.faults)
+
+
+def test_a_dataset_with_names_of_its_own_has_no_fault(tmp_path: Path) -> None:
+    dataset = open_dataset(with_names(tmp_path / "set", ("car", "truck"), "{vehicle: [0, 1]}")).checked()
+    assert dataset.faults == ()
+    assert len(dataset.recordings[0].labels) == 2
+
+
+def test_a_second_label_file_is_named(tmp_path: Path) -> None:
+    folder = public(tmp_path / "set", OTHER, 2)
+    write_labels(folder / "a_bbox.npz", sized([0, 1], OTHER, classes=("van", "bike")))
+    with pytest.warns(fate.FateWarning, match=r"a_bbox\.npy is used, and .*a_bbox\.npz is not"):
+        open_dataset(folder, classes=("van", "bike"))

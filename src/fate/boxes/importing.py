@@ -259,7 +259,7 @@ def _check_boxes(
         if other is not None:
             problems.append(f"{shown} is a duplicate of the one at {other}; remove one of them")
         elif not _has_area(box.corners):
-            problems.append(f"{shown} has no area; x2 is above x1 and y2 above y1; draw it again")
+            problems.append(f"{shown} has no area; expected x2 > x1 and y2 > y1; draw it again")
         elif not _has_area(corners):
             problems.append(f"{shown} lies outside {size}; delete it")
         elif is_cut and not clip:

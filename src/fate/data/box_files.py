@@ -20,7 +20,7 @@ from fate.boxes.label_files import naming_errors, read_labels, recognise
 from fate.boxes.labels import Labels, LabelSource
 from fate.boxes.npz import DAMAGE
 from fate.boxes.yolo import META_FILE
-from fate.data.class_maps import ClassMap
+from fate.data.class_maps import ClassMap, plain
 from fate.errors import FateError, FormatError
 from fate.events.events import Sensor
 from fate.events.window import MAX_TIME_US
@@ -63,6 +63,7 @@ class Boxes:
     clipped: int = 0  #: boxes that extend beyond the frame by more than a pixel; clipped
     outside: int = 0  #: of these, boxes completely outside, which were dropped
     unknown: dict[str, int] = field(default_factory=dict)  #: number of dropped boxes by unknown class
+    renamed: dict[str, str] = field(default_factory=dict)  #: names in the file that became others by their ids
 
 
 def load_boxes(raw: Labels, name: str, class_map: ClassMap, full: Sensor, downscale: int, clock: Clock) -> Boxes:
@@ -74,6 +75,14 @@ def load_boxes(raw: Labels, name: str, class_map: ClassMap, full: Sensor, downsc
     if raw.sensor is not None and raw.sensor != tuple(full):
         raise FormatError(f"{name}: labels are of a {Sensor(*raw.sensor)} sensor, events of a {full} one")
     class_ids, unknown = class_map.ids_of(raw)
+    renamed = class_map.renamed(raw)
+    ours = {plain(each) for each in class_map.names}
+    for theirs, by_id in renamed.items():
+        if plain(theirs) in ours:
+            raise FormatError(
+                f"{name}: its class {theirs} has an id that the dataset gives to {by_id}; give classes as a list,"
+                f" [{', '.join(class_map.names)}], so that they are found by their names, or correct the ids"
+            )
     boxes = raw.boxes.astype(np.float64)
     frame = np.array([full.width, full.height, full.width, full.height], np.float64)
     beyond = ((boxes < -MARGIN_PX) | (boxes > frame + MARGIN_PX)).any(axis=1)
@@ -87,7 +96,7 @@ def load_boxes(raw: Labels, name: str, class_map: ClassMap, full: Sensor, downsc
     columns = (clock.convert(raw.t_us[keep]), *scaled.T, *others)
     labels = Labels(*columns, labelled_us=labelled_us, classes=class_map.names, sensor=(small.height, small.width))
     beyond &= class_ids >= 0
-    return Boxes(labels, int(np.count_nonzero(beyond)), int(np.count_nonzero(beyond & outside)), unknown)
+    return Boxes(labels, int(np.count_nonzero(beyond)), int(np.count_nonzero(beyond & outside)), unknown, renamed)
 
 
 def small_sensor(full: Sensor, downscale: int) -> Sensor:

@@ -61,7 +61,7 @@ class ClassMap:
     names: tuple[str, ...]  #: by class id of the dataset
     ids: tuple[tuple[int, ...], ...]  #: for each name the ids in label files
     unused: Mapping[int, str] = field(default_factory=dict)  #: known ids that are left out on purpose
-    by_id: bool = False  #: ids were given: they count even if a label file has names; other ids are left out
+    by_id: bool = False  #: ids were given: they count, and names in a label file may differ; other ids are left out
 
     def ids_of(self, labels: Labels) -> tuple[NDArray[np.int32], dict[str, int]]:
         """The class of each of N boxes in the dataset, [N], and the number of boxes of each unknown class.
@@ -85,6 +85,21 @@ class ClassMap:
         }
         class_ids = np.array([table.get(number, -1) for number in present.tolist()], np.int32)
         return class_ids[np.searchsorted(present, labels.class_id)], unknown
+
+    def renamed(self, labels: Labels) -> dict[str, str]:
+        """Names of a label file with boxes, and the class of the dataset that their ids give, where the names differ.
+
+        Empty if classes are found by their names, and if none of the names occurs in the dataset, which then has names
+        of its own.
+        """
+        if labels.classes is None or not self.by_id:
+            return {}
+        table = {number: name for name, numbers in zip(self.names, self.ids, strict=True) for number in numbers}
+        present = set(np.unique(labels.class_id).tolist()) & set(table)
+        both = [(name, table[number]) for number, name in enumerate(labels.classes) if number in present]
+        if not {plain(theirs) for theirs, _ in both} & {plain(name) for name in self.names}:
+            return {}
+        return {theirs: ours for theirs, ours in both if plain(theirs) != plain(ours)}
 
     def select(self, requested: Sequence[str], where: str, whose: str = "the dataset") -> ClassMap:
         """Keep some classes, found by their names; the order of ``requested`` gives the new class ids.

@@ -120,6 +120,13 @@ def box_findings(name: str, split: str | None, boxes: Boxes) -> list[Finding]:
             " names to ids to leave them out"
         )
         found.append(Finding("class", sentence, split))
+    if boxes.renamed:
+        listed = ", ".join(f"{theirs} counts as {ours}" for theirs, ours in boxes.renamed.items())
+        sentence = (
+            f"{name}: by the ids in classes, {listed}; if this is not meant, give classes as a list, so that they are"
+            " found by their names"
+        )
+        found.append(Finding("class", sentence, split))
     return found
 
 

@@ -31,7 +31,7 @@ from fate.data.box_files import Clock
 from fate.data.class_maps import Classes
 from fate.data.findings import Finding
 from fate.data.labelled_recording import EventOptions, LabelledRecording
-from fate.errors import FateError
+from fate.errors import FateError, warn
 from fate.events.events import Sensor
 from fate.files import readable_folders, walk_folders
 
@@ -72,6 +72,7 @@ class RecordingPaths:
     truth: Path | None = None  #: dense exact boxes, from the simulator
     options: EventOptions = field(default_factory=EventOptions)
     clock: Clock = field(default_factory=Clock)
+    ignored_labels: tuple[Path, ...] = ()  #: further label files of the recording
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,15 @@ def find_recordings(path: str | os.PathLike[str], split: str | None = None) -> t
             f"{root}: has no event recordings; looked, in all folders below, for {' '.join(EVENT_SUFFIXES)}, tables of"
             " events and ROS bags (RVT's histograms are none); give the folder of a dataset, or one recording"
         )
-    return recordings if split is None else keep_split(recordings, split, path)
+    kept = recordings if split is None else keep_split(recordings, split, path)
+    if twice := [one for one in kept if one.ignored_labels]:
+        first = twice[0]
+        more = f" ({len(twice) - 1} more recordings have two, too)" if len(twice) > 1 else ""
+        warn(
+            f"{first.name}: has two label files; {first.labels} is used, and {first.ignored_labels[0]} is not{more}:"
+            " remove or rename the one that is not meant"
+        )
+    return kept
 
 
 def _event_files(root: Path) -> Iterator[Path]:
@@ -221,11 +230,13 @@ def _find_labels(events: Path, root: Path) -> RecordingPaths:
     split = next((SPLITS[part] for part in parts if part in SPLITS), None)
     names = list(_LABEL_NAMES_OF_A_FOLDER) if generic else [name.format(stem) for name in _LABEL_NAMES]
     folders = [events.parent, events.parent / "labels", events.parent.parent / "labels"]
-    candidates = (each_folder / name for each_folder in folders for name in names)
+    candidates = [each_folder / name for each_folder in folders for name in names]
     labels = next((path for path in candidates if _may_be_labels(path, events)), None)
+    named = [path for path in candidates if path.stem.endswith(("_bbox", "_labels")) and path.is_file()]
+    ignored = tuple(path for path in named if labels in named and path != labels)
     truth = events.parent / ("truth.npz" if generic else f"{stem}_truth.npz")
     name = (folder / (events.parent.name if generic else stem)).as_posix()
-    return RecordingPaths(name, split, events, labels, truth if truth.is_file() else None)
+    return RecordingPaths(name, split, events, labels, truth if truth.is_file() else None, ignored_labels=ignored)
 
 
 def _stem(path: Path) -> str:

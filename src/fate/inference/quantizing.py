@@ -87,6 +87,7 @@ def quantize(
     """
     import onnx  # noqa: PLC0415  (optional packages)
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static  # noqa: PLC0415
+    from onnxruntime.quantization.shape_inference import quant_pre_process  # noqa: PLC0415
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
         def __init__(self) -> None:
@@ -99,19 +100,21 @@ def quantize(
             return feeds[self.used - 1] if self.used <= len(feeds) else None
 
     feeds = list(_feeds(file, adapted, state_pairs, recordings))
-    model = onnx.load(file)
+    simple = out.with_suffix(".simple.onnx")
+    quant_pre_process(file, simple, skip_symbolic_shape=True)  # without it, OpenVINO cannot read some of the results
+    model = onnx.load(simple)
     exact = [node.name for node in model.graph.node if not _becomes_integer(node, model)]
     logging.disable(logging.WARNING)  # advice to prepare the graph, which has been done
     try:
         quantize_static(
-            file, out, Reader(), quant_format=QuantFormat.QDQ, per_channel=True, activation_type=QuantType.QUInt8,
+            simple, out, Reader(), quant_format=QuantFormat.QDQ, per_channel=True, activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8, op_types_to_quantize=["Conv", "MatMul", "Gemm"], nodes_to_exclude=exact,
         )  # fmt: skip
     finally:
         logging.disable(logging.NOTSET)
     quantized: ModelProto = onnx.load(out)
     del quantized.metadata_props[:]
-    quantized.metadata_props.extend(model.metadata_props)
+    quantized.metadata_props.extend(onnx.load(file).metadata_props)
     onnx.save(quantized, out)
     return quantized
 

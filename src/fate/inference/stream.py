@@ -40,7 +40,7 @@ from fate.inference.results import DetectionResult
 from fate.inference.score_calibration import ScoreCalibration
 from fate.inference.sources import LiveSource
 from fate.inference.stream_types import Accuracy, StreamFrame, StreamKeywords, StreamOptions
-from fate.inference.streaming_step import Precision
+from fate.inference.streaming_step import Precision, StreamingStep
 from fate.inference.timing import choose_timing
 from fate.inference.window_detector import WindowDetector
 from fate.inference.windowing import ClosedWindow, Windower
@@ -149,6 +149,7 @@ class StreamingDetector:
         self.sensors = frozenset(sensors)  #: whose events the detector saw in training, by the header of its weights
         self._downscale, self._say = downscale, say
         self._adapted: dict[tuple[Sensor, bool], Adaptation] = {}
+        self._prepared: dict[int, StreamingStep] = {}  # by the id of the adapted model, which ``_adapted`` keeps
 
     def __repr__(self) -> str:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
@@ -198,7 +199,7 @@ class StreamingDetector:
         if isinstance(recording, str | PathLike):
             recording = close.enter_context(open_recording(recording))  # closed with the stream
         opened = in_memory(recording)
-        detect = self._window_detector(opened.sensor, StreamOptions(hz, **options))
+        detect = self.window_detector(opened.sensor, StreamOptions(hz, **options))
         return RecordingStream(opened, detect, start_us, end_us, close)
 
     def detect(
@@ -263,7 +264,7 @@ class StreamingDetector:
 
         The other arguments are the same as for :meth:`stream`.
         """
-        detect = self._window_detector(sensor, StreamOptions(hz, **options))
+        detect = self.window_detector(sensor, StreamOptions(hz, **options))
         return Stream(detect.windower(start_us), detect)
 
     def live(
@@ -286,16 +287,24 @@ class StreamingDetector:
             patience_us: how long after its end a window without later events is closed by the clock.
             options: the same as for ``stream``.
         """
-        detect = self._window_detector(source.sensor, StreamOptions(hz, **options))
+        detect = self.window_detector(source.sensor, StreamOptions(hz, **options))
         budget = 2 * detect.options.hop_us / 1000 if budget_ms is None else budget_ms
         windower = detect.windower()
         return LiveStream(source, windower, detect, budget_ms=budget, waiting=waiting, patience_us=patience_us)
 
-    def _window_detector(self, sensor: Sequence[int], options: StreamOptions) -> WindowDetector:
+    def window_detector(self, sensor: Sequence[int], options: StreamOptions) -> WindowDetector:
+        """Detects one window after another of a sensor (height, width), with a state of its own.
+
+        On a CPU, all of them share one copy of the network: to prepare a copy takes longer than most windows.
+        """
         if options.threads is not None:
             torch.set_num_threads(options.threads)
         adapted = self.adapted(sensor, options.clip_windows > 1)
-        return WindowDetector(adapted, options, self.device, self.precision, self.calibration)
+        prepared = self._prepared.get(id(adapted.model))
+        made = WindowDetector(adapted, options, self.device, self.precision, self.calibration, prepared)
+        if torch.device(self.device).type == "cpu":
+            self._prepared[id(adapted.model)] = made.step
+        return made
 
 
 class Stream:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,10 +17,7 @@ import torch
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
 from fate.events.window import Window, window_us
-from fate.inference.adapting import Adaptation
-from fate.inference.score_calibration import ScoreCalibration
 from fate.inference.stream_types import Accuracy, StreamOptions
-from fate.inference.streaming_step import Precision
 from fate.inference.window_detector import WindowDetector
 from fate.inference.windowing import ClosedWindow
 from fate.threads import leave_a_processor
@@ -29,8 +26,10 @@ from fate.threads import leave_a_processor
 AUTO_RATES = (200.0, 100.0, 80.0, 50.0, 40.0, 25.0, 20.0, 10.0, 5.0)
 #: Points of AP50:95 for which longer windows are worth their cost.
 WORTH = 0.5
-#: Share of the time between two windows that a detector may take, so that busy windows are in time too.
-SHARE = 0.7
+#: Share of the time between two windows that a detector may take on a GPU, so that busy windows are in time too; and on
+#: a CPU, where the page, its browser and the source slow it down as well: on two x86 cores, fate-s-nano took
+#: 15 ms alone and 21 ms beside a browser.
+GPU_SHARE, CPU_SHARE = 0.7, 0.5
 #: Events of a busy street, per pixel and second, with which the time of a window is measured.
 EVENT_RATE = 10.0
 #: Windows that are timed, and the seconds after which no more of them are.
@@ -46,10 +45,8 @@ class TimedDetector(Protocol):
 
     accuracy: tuple[Accuracy, ...]
     device: str | torch.device
-    precision: Precision | None
-    calibration: ScoreCalibration
 
-    def adapted(self, sensor: Sequence[int]) -> Adaptation: ...
+    def window_detector(self, sensor: Sequence[int], options: StreamOptions) -> WindowDetector: ...
 
 
 class Timing(NamedTuple):
@@ -78,6 +75,7 @@ def choose_timing(
     """
 
     took_ms = _WindowTimes(detector, Sensor.of(sensor))
+    budget_ms = took_ms.budget_ms
     if hz != "auto":
         if isinstance(hz, str):
             raise FateError(f"hz={hz!r} was given; expected a number from 1 to 1000, or 'auto'")
@@ -86,26 +84,20 @@ def choose_timing(
     rates = [rate for rate in AUTO_RATES if length_us is None or window_us(rate) <= length_us] or AUTO_RATES[-1:]
     needed_ms = 0.0
     for rate in rates:
-        if _budget_ms(rate) < NEARLY * needed_ms and rate != rates[-1]:
+        if budget_ms(rate) < NEARLY * needed_ms and rate != rates[-1]:
             continue  # windows of lower rates hold more events, so they take no less time
         needed_ms = took_ms(rate, window_us(rate) if length_us is None else length_us)
-        if needed_ms <= _budget_ms(rate):
+        if needed_ms <= budget_ms(rate):
             break
     chosen = _choose_window(detector.accuracy, rate, length_us, took_ms)
     took = took_ms(chosen.hz, chosen.window_us)
     text = f"{chosen.hz:g} Hz: a window takes {took:.2g} ms on this machine"
-    if took > _budget_ms(chosen.hz):
-        text += f", too long even for this rate; {_budget_ms(chosen.hz):.2g} ms are needed"
+    if took > budget_ms(chosen.hz):
+        text += f", too long even for this rate; {budget_ms(chosen.hz):.2g} ms are needed"
     return chosen._replace(reason="; ".join(filter(None, [text, chosen.reason])))
 
 
-def _budget_ms(hz: float) -> float:
-    return SHARE * 1000 / hz
-
-
-def _choose_window(
-    card: Sequence[Accuracy], hz: float, length_us: int | None, took_ms: Callable[[float, int], float] | None
-) -> Timing:
+def _choose_window(card: Sequence[Accuracy], hz: float, length_us: int | None, took_ms: _WindowTimes | None) -> Timing:
     """The shortest of the most accurate lengths at a rate; with ``took_ms``, of those that are in time."""
     hop = window_us(hz)
     if length_us is not None:
@@ -116,7 +108,7 @@ def _choose_window(
     fitting = {hop: known[hop]}
     for length, ap in known.items():
         is_better = ap > known[hop] + WORTH  # the time of others need not be measured
-        if is_better and (took_ms is None or took_ms(hz, length) <= _budget_ms(hz)):
+        if is_better and (took_ms is None or took_ms(hz, length) <= took_ms.budget_ms(hz)):
             fitting[length] = ap
     best = max(fitting.values())
     length = min(length for length, ap in fitting.items() if ap >= best - WORTH)
@@ -138,14 +130,10 @@ def _accuracy_at(card: Sequence[Accuracy], hz: float) -> Iterator[tuple[int, flo
 
 
 class _WindowTimes:
-    """``ms = took_ms(hz, length_us)``: the time of a window of random events, measured once for each pair.
-
-    All measurements share one copy of the network: to prepare a copy takes longer than to time it.
-    """
+    """``ms = took_ms(hz, length_us)``: the time of a window of random events, measured once for each pair."""
 
     def __init__(self, detector: TimedDetector, sensor: Sensor) -> None:
         self._detector, self._sensor = detector, sensor
-        self._detect: WindowDetector | None = None
         self._known: dict[tuple[float, int], float] = {}
 
     def __call__(self, hz: float, length_us: int) -> float:
@@ -154,25 +142,24 @@ class _WindowTimes:
             self._known[hz, length_us] = self._measure(StreamOptions(hz, length_us))
         return self._known[hz, length_us]
 
+    def budget_ms(self, hz: float) -> float:
+        """The time that a window may take at a rate."""
+        is_gpu = torch.device(self._detector.device).type == "cuda"
+        return (GPU_SHARE if is_gpu else CPU_SHARE) * 1000 / hz
+
     def _measure(self, options: StreamOptions) -> float:
         with leave_a_processor(self._detector.device):  # as in a live run
             return self._measure_alone(options)
 
     def _measure_alone(self, options: StreamOptions) -> float:
-        if self._detect is None:
-            given = self._detector
-            self._detect = WindowDetector(
-                given.adapted(self._sensor), options, given.device, given.precision, given.calibration
-            )
-        else:
-            self._detect = self._detect.with_options(options)
+        detect = self._detector.window_detector(self._sensor, options)
         spent: list[float] = []
         for closed in self._random_windows(options):
             began = time.perf_counter()
-            self._detect(closed)
+            detect(closed)
             if closed.window.end_us >= options.length_us:  # the first windows are not full
                 spent.append(time.perf_counter() - began)
-            if len(spent) == FEW and 1000 * min(spent) > _budget_ms(options.hz):
+            if len(spent) == FEW and 1000 * min(spent) > self.budget_ms(options.hz):
                 return 1000 * min(spent)  # of so few windows, one that waited for a busy processor must not count
             if sum(spent) > TIMED_S and len(spent) >= 3:
                 break

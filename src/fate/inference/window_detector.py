@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,10 +69,6 @@ class WindowDetector:
         self.tracker = Tracker(LEAST_OVERLAP, UNSEEN_US, self.threshold) if options.track else None
         self.back = LookBack(options.length_us) if options.length_us > options.hop_us else None
         self._warm_up()
-
-    def with_options(self, options: StreamOptions) -> Self:
-        """The same detector with other options, and with its own state; see ``prepared``."""
-        return type(self)(self.adaptation, options, self.device, self.precision, self.calibration, prepared=self.step)
 
     def windower(self, start_us: int | None = None) -> Windower:
         """Cuts the windows of the stream; the first begins at ``start_us``, or with the first event."""

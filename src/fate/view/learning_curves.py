@@ -78,8 +78,8 @@ def _plot_accuracy(axes: Any, validations: Sequence[Line]) -> None:
     for hz in dict.fromkeys(hz for line in validations for hz in line["validation"]):
         known = [(line["step"], line["validation"][hz]["AP50:95"]) for line in validations if hz in line["validation"]]
         axes.plot([step for step, _ in known], [float("nan") if ap is None else 100 * ap for _, ap in known], "o-",
-                  label=f"{hz} Hz")  # fmt: skip
-    axes.set(xlabel="step", ylabel="AP50:95 in %", ylim=(0, None))
+                  label=f"{hz} Hz", clip_on=False)  # fmt: skip
+    axes.set(xlabel="step", ylabel="AP50:95 in %", xlim=(0, None), ylim=(0, None))
 
 
 def _plot_lr(axes: Any, steps: Sequence[Line]) -> None:
