@@ -33,7 +33,7 @@ GPU_SHARE, CPU_SHARE = 0.7, 0.5
 #: Events of a busy street, per pixel and second, with which the time of a window is measured.
 EVENT_RATE = 10.0
 #: Windows that are timed, and the seconds after which no more of them are.
-TIMED, TIMED_S = 30, 0.3
+TIMED, TIMED_S = 30, 0.15
 #: Share of a measured time that another measurement surely reaches.
 NEARLY = 0.9
 #: If the first windows all take too long, no more of them are timed.
