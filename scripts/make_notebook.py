@@ -2,7 +2,7 @@
 
     python scripts/make_notebook.py docs/tutorials/new-classes.md
 
-A test compares the notebook in the repository with the page. The notebook is one file that people download: it contains the
+A test compares the notebook in the repository with the page. People download the notebook alone, so it contains the
 pictures of the page, and names other pages of the documentation instead of linking to them.
 """
 
