@@ -252,10 +252,23 @@ def test_ids_that_contradict_the_names_of_a_label_file_are_refused(tmp_path: Pat
     assert any("a_bbox.npz" in fault and "dog" in fault and "[van, cyclist, dog]" in fault for fault in dataset.faults)
 
 
+def test_a_name_of_the_dataset_with_an_id_that_it_does_not_have_is_refused(tmp_path: Path) -> None:
+    dataset = open_dataset(with_names(tmp_path / "set", ("van", "dog"), "{van: 0, dog: 5}")).checked()
+    assert not dataset.labelled
+    assert any("dog" in fault and "[van, dog]" in fault for fault in dataset.faults)
+
+
+def test_several_ids_of_a_class_may_have_several_names(tmp_path: Path) -> None:
+    dataset = open_dataset(with_names(tmp_path / "set", ("van", "truck"), "{van: [0, 1]}")).checked()
+    assert dataset.faults == ()
+    assert len(dataset.recordings[0].labels) == 2
+
+
 def test_a_name_that_becomes_another_by_its_id_is_reported(tmp_path: Path) -> None:
     dataset = open_dataset(with_names(tmp_path / "set", ("van", "dgo"), "{van: 0, dog: 1}")).checked()
     assert widths(dataset) == {"van": width(0), "dog": width(1)}
     assert any("dgo counts as dog" in fault for fault in dataset.faults)
+    assert {finding.kind for finding in dataset.findings} == {"renamed"}  # nothing is lacking
 
 
 def test_a_dataset_with_names_of_its_own_has_no_fault(tmp_path: Path) -> None:

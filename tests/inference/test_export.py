@@ -363,12 +363,14 @@ def test_a_name_with_bundled_weights_gives_those_unless_fresh_ones_are_asked_for
         warnings.simplefilter("error", FateWarning)
         found, words, _ = exporting._detector("s5-vit-nano", None, None, fresh=False)
     assert words == "s5-vit-nano, trained and bundled"
-    assert all(torch.equal(value, bundled.state_dict()[name]) for name, value in found.state_dict().items())
+    assert all(torch.equal(value, bundled.state_dict()[name]) for name, value in found.model.state_dict().items())
     with pytest.warns(FateWarning, match="s5-vit-nano: fresh weights"):
         found, words, _ = exporting._detector("s5-vit-nano", SENSOR, CLASSES, fresh=True)
     assert words == "s5-vit-nano, fresh"
     own = build_model("s5-vit-nano", CLASSES, SENSOR).state_dict()
-    assert {name: value.shape for name, value in found.state_dict().items()} == {name: own[name].shape for name in own}
+    assert {name: value.shape for name, value in found.model.state_dict().items()} == {
+        name: own[name].shape for name in own
+    }
 
 
 def test_missing_packages_are_named_with_the_line_that_installs_them(

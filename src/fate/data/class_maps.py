@@ -87,19 +87,28 @@ class ClassMap:
         return class_ids[np.searchsorted(present, labels.class_id)], unknown
 
     def renamed(self, labels: Labels) -> dict[str, str]:
-        """Names of a label file with boxes, and the class of the dataset that their ids give, where the names differ.
+        """Names of a label file with boxes, and the class that their ids give ("no class" for ids without one).
 
-        Empty if classes are found by their names, and if none of the names occurs in the dataset, which then has names
-        of its own.
+        Only names that differ from the class, or that the dataset has with another id. Empty if classes are found by
+        their names; if none of the names occurs in the dataset, which then has names of its own; and for a class with
+        several ids, which are meant to have several names.
         """
         if labels.classes is None or not self.by_id:
             return {}
-        table = {number: name for name, numbers in zip(self.names, self.ids, strict=True) for number in numbers}
-        present = set(np.unique(labels.class_id).tolist()) & set(table)
-        both = [(name, table[number]) for number, name in enumerate(labels.classes) if number in present]
-        if not {plain(theirs) for theirs, _ in both} & {plain(name) for name in self.names}:
+        ours = {plain(name) for name in self.names}
+        present = set(np.unique(labels.class_id).tolist())
+        names = {number: name for number, name in enumerate(labels.classes) if number in present}
+        if not {plain(name) for name in names.values()} & ours:
             return {}
-        return {theirs: ours for theirs, ours in both if plain(theirs) != plain(ours)}
+        found = {}
+        for number, name in names.items():
+            owner = next((index for index, numbers in enumerate(self.ids) if number in numbers), None)
+            if owner is None:
+                if plain(name) in ours:
+                    found[name] = "no class"
+            elif plain(name) != plain(self.names[owner]) and (len(self.ids[owner]) == 1 or plain(name) in ours):
+                found[name] = self.names[owner]
+        return found
 
     def select(self, requested: Sequence[str], where: str, whose: str = "the dataset") -> ClassMap:
         """Keep some classes, found by their names; the order of ``requested`` gives the new class ids.

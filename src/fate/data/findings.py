@@ -34,6 +34,7 @@ KINDS = {
     "bad labels": "have labels that cannot be read",
     "out of frame": "have boxes out of frame, which were clipped",
     "class": "have boxes of unknown classes, which were dropped",
+    "renamed": "have names of classes that differ from those of the dataset, whose ids count",
     "clock": "have labels outside the time of the events",
     "repaired": "have events that are dropped or sorted when they are read",
     "boxes": "have boxes that look wrong",
@@ -126,7 +127,7 @@ def box_findings(name: str, split: str | None, boxes: Boxes) -> list[Finding]:
             f"{name}: by the ids in classes, {listed}; if this is not meant, give classes as a list, so that they are"
             " found by their names"
         )
-        found.append(Finding("class", sentence, split))
+        found.append(Finding("renamed", sentence, split))
     return found
 
 

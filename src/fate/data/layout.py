@@ -142,10 +142,10 @@ def find_recordings(path: str | os.PathLike[str], split: str | None = None) -> t
     kept = recordings if split is None else keep_split(recordings, split, path)
     if twice := [one for one in kept if one.ignored_labels]:
         first = twice[0]
-        more = f" ({len(twice) - 1} more recordings have two, too)" if len(twice) > 1 else ""
+        more = f" ({len(twice) - 1} more recordings have several, too)" if len(twice) > 1 else ""
         warn(
-            f"{first.name}: has two label files; {first.labels} is used, and {first.ignored_labels[0]} is not{more}:"
-            " remove or rename the one that is not meant"
+            f"{first.name}: has several label files; {first.labels} is used, and {first.ignored_labels[0]} is"
+            f" not{more}: remove or rename what is not meant"
         )
     return kept
 

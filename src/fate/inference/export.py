@@ -40,6 +40,7 @@ from fate.models.detector import Detector
 from fate.models.table import MODELS
 from fate.models.zoo import build_model
 from fate.progress import Progress, ignore, scale
+from fate.text import plural
 from fate.whole_files import Draft, disk_faults, find_target, write_whole
 
 #: The first version of ONNX's operators that suffices, and the last that the exporter can write.
@@ -48,7 +49,8 @@ FIRST_OPSET, LAST_OPSET = 18, 23
 LEAST_STEPS = 20
 #: How weights are stored in a file; with int8, layers compute in integers, too.
 Precision = Literal["fp32", "fp16", "int8"]
-#: Largest differences from PyTorch by precision. Integers change boxes visibly, so only a broken graph is refused.
+#: Largest differences from PyTorch by precision. Integers change boxes visibly: with them, the differences are only
+#: reported, and a graph is refused if its results are no numbers.
 ALLOWED: dict[Precision, Differences] = {
     "fp32": TOLERANCES,
     "fp16": HALF_TOLERANCES,
@@ -82,13 +84,14 @@ class Exported:
     def trtexec(self) -> str:
         """The command that builds an engine of TensorRT from the file; empty if TensorRT does not take it.
 
-        TensorRT reads ONNX files and has no inputs of 16-bit integers, which events have.
+        TensorRT reads ONNX files. It has no inputs of 16-bit integers, which events have, and no unsigned integers in
+        layers, which files of int8 have.
         """
-        if self.path.suffix != ".onnx" or "image" not in self.inputs:
+        if self.path.suffix != ".onnx" or "image" not in self.inputs or self.precision == "int8":
             return ""
         engine, cache = self.path.with_suffix(".engine"), self.path.with_suffix(".timing")
-        kind = "" if self.precision == "fp32" else f" --{self.precision}"
-        return f"trtexec --onnx={self.path} --saveEngine={engine} --timingCacheFile={cache}{kind}"
+        half = " --fp16" if self.precision == "fp16" else ""
+        return f"trtexec --onnx={self.path} --saveEngine={engine} --timingCacheFile={cache}{half}"
 
 
 def export(
@@ -144,8 +147,9 @@ def export(
         raise FateError(f"precision={precision!r} was given; expected one of {', '.join(get_args(Precision))}")
     if precision == "int8" and (not calibration or with_encoder or streams > 1):
         raise FateError(
-            f"precision='int8' was given with {len(calibration)} calibration recordings, streams={streams} and"
-            f" with_encoder={with_encoder}; expected recordings (calibration=['drive.raw']), one stream and no encoder"
+            f"int8 was asked for with {plural(len(calibration), 'calibration recording')}, {plural(streams, 'stream')}"
+            f" and {'the' if with_encoder else 'no'} encoder in the graph; expected one or more recordings, one stream"
+            " and no encoder"
         )
     if calibration and precision != "int8":
         raise FateError(f"calibration recordings were given with precision={precision!r}; only int8 takes them")

@@ -7,7 +7,9 @@ Convolutions and products with a constant matrix become integers. What stays in 
 bundled fate-s-nano would lose otherwise on simulated drives:
 
 - prediction layers (fewer than 16 channels) and depthwise convolutions: 1.7 points at 20 Hz;
-- products with the recurrent state, which changes by small amounts from window to window: 11 points at 200 Hz.
+- products with the state of S5, which changes by small amounts from window to window: 11 points at 200 Hz.
+
+The convolutions of EvRT-DETR's memory become integers: they see the state beside the image, and AP stays.
 """
 
 from __future__ import annotations
@@ -39,10 +41,10 @@ if TYPE_CHECKING:
 
 #: Hop and length of calibration windows in µs, and one of how many windows is used: neighbours are alike.
 TIMINGS = ((50_000, 50_000, 2), (20_000, 50_000, 7), (5_000, 5_000, 23))
-#: Most windows of each timing that are used.
+#: Most windows of each timing that are used, and so most recordings.
 MOST = 40
-#: Shortest length of all calibration recordings together, µs.
-SHORTEST_US = 1_000_000
+#: Shortest length of a calibration recording and of all together, µs.
+SHORTEST_US, SHORTEST_SUM_US = 200_000, 1_000_000
 #: Layers with fewer output channels stay in float32.
 FEWEST_CHANNELS = 16
 
@@ -50,7 +52,9 @@ Feed = dict[str, NDArray[Any]]
 
 
 def check_calibration(recordings: Sequence[str | PathLike[str]], sensor: Sensor) -> None:
-    """Refuse recordings of a sensor larger than ``sensor``, and recordings that are too short together."""
+    """Refuse recordings of a sensor larger than ``sensor``, too short ones, and too many."""
+    if len(recordings) > MOST:
+        raise FateError(f"{len(recordings)} calibration recordings were given; expected at most {MOST}: leave some out")
     total_us = 0
     for path in recordings:
         with open_recording(path) as recording:
@@ -59,11 +63,17 @@ def check_calibration(recordings: Sequence[str | PathLike[str]], sensor: Sensor)
                     f"{path}: of a {recording.sensor} sensor, the graph is for {sensor}; give a calibration recording"
                     " of at most that size, or export for its sensor"
                 )
-            total_us += recording.end_us - recording.start_us
-    if total_us < SHORTEST_US:
+            length_us = recording.end_us - recording.start_us
+            if length_us < SHORTEST_US:
+                raise FateError(
+                    f"{path}: a calibration recording of {length_us / 1e6:g} s was given; expected"
+                    f" {SHORTEST_US / 1e6:g} s or more: give a longer one"
+                )
+            total_us += length_us
+    if total_us < SHORTEST_SUM_US:
         raise FateError(
-            f"calibration recordings of {total_us / 1e6:g} s together were given; expected {SHORTEST_US / 1e6:g} s or"
-            " more: give longer ones"
+            f"calibration recordings of {total_us / 1e6:g} s together were given; expected {SHORTEST_SUM_US / 1e6:g} s"
+            " or more: give longer ones"
         )
 
 
@@ -104,6 +114,7 @@ def quantize(
     quant_pre_process(file, simple, skip_symbolic_shape=True)  # without it, OpenVINO cannot read some of the results
     model = onnx.load(simple)
     exact = [node.name for node in model.graph.node if not _becomes_integer(node, model)]
+    disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)  # advice to prepare the graph, which has been done
     try:
         quantize_static(
@@ -111,7 +122,7 @@ def quantize(
             weight_type=QuantType.QInt8, op_types_to_quantize=["Conv", "MatMul", "Gemm"], nodes_to_exclude=exact,
         )  # fmt: skip
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(disabled)
     quantized: ModelProto = onnx.load(out)
     del quantized.metadata_props[:]
     quantized.metadata_props.extend(onnx.load(file).metadata_props)
@@ -138,7 +149,7 @@ def _feeds(
 ) -> Iterator[Feed]:
     """Inputs of the graph in windows of the recordings, with the state that it has there."""
     run = OnnxRuntimeSession(file)
-    most = -(-MOST // len(recordings))
+    most = max(1, MOST // len(recordings))
     for path in recordings:
         for hop_us, length_us, every in TIMINGS:
             state = {name: np.zeros(run.inputs[name], np.float32) for name in state_pairs}

@@ -149,7 +149,8 @@ class StreamingDetector:
         self.sensors = frozenset(sensors)  #: whose events the detector saw in training, by the header of its weights
         self._downscale, self._say = downscale, say
         self._adapted: dict[tuple[Sensor, bool], Adaptation] = {}
-        self._prepared: dict[int, StreamingStep] = {}  # by the id of the adapted model, which ``_adapted`` keeps
+        # by the id of the adapted model, which ``_adapted`` keeps, and the state of its weights then
+        self._prepared: dict[int, tuple[int, StreamingStep]] = {}
 
     def __repr__(self) -> str:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
@@ -300,10 +301,13 @@ class StreamingDetector:
         if options.threads is not None:
             torch.set_num_threads(options.threads)
         adapted = self.adapted(sensor, options.clip_windows > 1)
-        prepared = self._prepared.get(id(adapted.model))
+        tensors = [*adapted.model.parameters(), *adapted.model.buffers()]
+        changes = sum(0 if tensor.is_inference() else tensor._version for tensor in tensors)
+        known, prepared = self._prepared.get(id(adapted.model), (-1, None))
+        prepared = prepared if known == changes else None  # weights may have been changed meanwhile
         made = WindowDetector(adapted, options, self.device, self.precision, self.calibration, prepared)
         if torch.device(self.device).type == "cpu":
-            self._prepared[id(adapted.model)] = made.step
+            self._prepared[id(adapted.model)] = changes, made.step
         return made
 
 
