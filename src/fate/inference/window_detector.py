@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -162,8 +160,7 @@ class WindowDetector:
             self.step(batch)
         self.step.reset()
         if self.tracker is not None:
-            if "scipy.optimize" not in sys.modules:  # tracks that cross need it; loading takes 0.4 s
-                Thread(target=import_module, args=("scipy.optimize",), name="loads scipy.optimize").start()
+            import_module("scipy.optimize")  # tracks that cross need it; in a thread, it would delay the first windows
             tracker = Tracker(LEAST_OVERLAP, UNSEEN_US, 0.0)
             for t_us in range(WARM_UP):
                 tracker.step(t_us, np.array([[0, 0, 9, 9]], np.float32), np.ones(1, np.float32), np.zeros(1, np.int64))
