@@ -53,7 +53,7 @@ class WindowDetector:
         ``prepared`` is a step of the same network. On a CPU, its copy of the network is used in place of a new one.
         """
         self.adaptation, self.options, self.counts = adaptation, options, StreamCounts()
-        self.device, self.precision, self.calibration = device, precision, calibration
+        self.calibration = calibration
         self.threshold = calibration.threshold if options.threshold is None else float(options.threshold)
         self.merge = adaptation.merger()
         #: where frames read events to draw them; None if they keep those of their window
