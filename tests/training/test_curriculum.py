@@ -67,7 +67,7 @@ def test_a_curriculum_of_one_rate_always_draws_it() -> None:
 
 
 def test_windows_of_any_length_lie_between_the_hop_and_50_ms() -> None:
-    timing = Curriculum(RATES, epochs=1, epoch_batches=1, any_window=True)
+    timing = Curriculum(RATES, epochs=1, epoch_batches=1, hop_share=0.25)
     drawn = [timing(1, (k % 40 + 0.5) / 40, (k // 40 + 0.5) / 40) for k in range(1600)]
     assert all(1e6 / hz <= length <= 50_000 for hz, length in drawn)
     assert sum(length == 50_000 for _, length in drawn) / 1600 == pytest.approx(0.5 + 0.5 / 15, abs=0.01)
@@ -75,6 +75,14 @@ def test_windows_of_any_length_lie_between_the_hop_and_50_ms() -> None:
     assert at_200.count(5_000) / len(at_200) == pytest.approx(0.25, abs=0.03)
     between = [length for length in at_200 if 5_000 < length < 50_000]
     assert np.median(between) == pytest.approx(np.sqrt(5_000 * 50_000), rel=0.1)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.6])
+def test_the_share_of_windows_as_long_as_the_hop_can_be_chosen(share: float) -> None:
+    timing = Curriculum(RATES, epochs=1, epoch_batches=1, hop_share=share)
+    lengths = [timing(1, 0.99, (k + 0.5) / 1000).window_us for k in range(1000)]  # at 200 Hz
+    assert lengths.count(5_000) / 1000 == pytest.approx(share, abs=0.01)
+    assert lengths.count(50_000) / 1000 == pytest.approx((1 - share) * 2 / 3, abs=0.01)
 
 
 class Recording(NamedTuple):

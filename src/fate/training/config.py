@@ -131,6 +131,13 @@ class StrategyConfig(_Frozen):
         description="α of the curriculum at the end; with 1, as in the paper, the canonical rate has a share of 7 %"
         " then; with 0.5 it has 30 %, with 0.25 it has 53 %",
     )
+    hop_share: float = Field(
+        0.25,
+        ge=0,
+        le=1,
+        description="any_rate: share of clips whose windows are as long as the hop; of the others, two thirds have 50"
+        " ms, and a third lies between",
+    )
     decay: float = Field(0.9999, ge=0, lt=1, description="γ, the decay of the mean teacher; as in the paper")
     decay_warmup: Count = Field(0, description="steps over which γ rises from 0; the paper has no warm-up")
     consistency_weight: float = Field(

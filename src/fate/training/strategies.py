@@ -37,8 +37,8 @@ from fate.rates import CANONICAL_US
 from fate.training.config import EXACT, TrainConfig
 from fate.training.consistency import consistency, select_teacher_predictions
 
-#: Shares of clips whose windows are 50 ms long, and as long as the hop, where lengths are drawn.
-CANONICAL_SHARE, HOP_SHARE = 0.5, 0.25
+#: Of the clips whose windows are not as long as the hop, the share whose windows are 50 ms long.
+CANONICAL_SHARE = 2 / 3
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,15 @@ class Curriculum:
     alone; towards the end, the probability of each rate is proportional to its index. ``first_alpha``
     and ``last_alpha`` replace the first and the last value of α, 0 and 1. It is a plain value: workers get copies.
 
-    Windows are as long as the hop, the paper's case. With ``any_window`` their length is drawn too, independently of
-    the rate: half of the clips have the canonical 50 ms, which is what overlapping windows have at every rate; a
-    quarter have windows as long as the hop; the others lie between, evenly in the logarithm of the length.
+    Windows are as long as the hop, the paper's case. With ``hop_share`` < 1 their length is drawn too, independently of
+    the rate: this share of the clips has windows as long as the hop; two thirds of the others have the canonical 50 ms,
+    which is what overlapping windows have at every rate; the rest lies between, evenly in the logarithm of the length.
     """
 
     rates: Sequence[float]  #: F in rising order, Hz
     epochs: int  #: R
     epoch_batches: int  #: batches in an epoch
-    any_window: bool = False  #: draw the length of windows, hop ≤ window ≤ 50 ms
+    hop_share: float = 1.0  #: share of clips with windows as long as the hop; the others have hop < window ≤ 50 ms
     first_alpha: float = 0.0  #: α in the first epoch
     last_alpha: float = 1.0  #: α after the last epoch
 
@@ -74,20 +74,20 @@ class Curriculum:
     def __call__(self, batch: int, rate_quantile: float, window_quantile: float) -> Timing:
         """The timing of one clip in the batch of that index.
 
-        The quantiles are in [0, 1). The rate is the inverse of the cumulative p_r at the first one; with ``any_window``
-        the second one draws the length of windows.
+        The quantiles are in [0, 1). The rate is the inverse of the cumulative p_r at the first one; the second one
+        draws the length of windows.
         """
         sums = np.cumsum(self.probabilities(batch // self.epoch_batches))
         index = int(np.searchsorted(sums, rate_quantile * sums[-1], side="right"))
         hz = float(self.rates[min(index, len(self.rates) - 1)])
-        if not self.any_window:
+        if self.hop_share == 1:
             return Timing(hz)
-        hop = window_us(hz)
-        if hop >= CANONICAL_US or window_quantile < CANONICAL_SHARE:
+        hop, longer = window_us(hz), 1 - self.hop_share
+        if hop >= CANONICAL_US or window_quantile < CANONICAL_SHARE * longer:
             return Timing(hz, max(hop, CANONICAL_US))
-        if window_quantile < CANONICAL_SHARE + HOP_SHARE:
+        if window_quantile < CANONICAL_SHARE * longer + self.hop_share:
             return Timing(hz, hop)
-        between = (window_quantile - CANONICAL_SHARE - HOP_SHARE) / (1 - CANONICAL_SHARE - HOP_SHARE)
+        between = 1 - (1 - window_quantile) / ((1 - CANONICAL_SHARE) * longer)  # 0 to 1, even
         return Timing(hz, round(hop * (CANONICAL_US / hop) ** between))
 
 
@@ -114,8 +114,8 @@ class Strategy:
         """The curriculum, which draws the rate and the window length of each clip."""
         run, settings = self.config.run, self.settings
         return Curriculum(
-            self.config.rates, run.epochs, run.epoch_steps * run.accumulate, self.any_window, settings.first_alpha,
-            settings.last_alpha,
+            self.config.rates, run.epochs, run.epoch_steps * run.accumulate,
+            settings.hop_share if self.any_window else 1.0, settings.first_alpha, settings.last_alpha,
         )  # fmt: skip
 
     def labels(self, recordings: Sequence[Any], own: LabelsOf) -> LabelsOf:
