@@ -17,6 +17,7 @@ from fate.simulation.art.actors import (
     Layer,
     Lighting,
     Straight,
+    accumulate_fading,
     drive,
     ornstein_uhlenbeck,
     smooth,
@@ -347,3 +348,12 @@ def test_light_hardly_jumps_where_one_stretch_ends(night: bool) -> None:
             # the ego car's headlamps light a surface evenly over a stretch: by night there are steps, but small ones
             jumped.append(float((np.abs(after - before) > (0.2 if night else 0.05)).mean()))
     assert np.mean(jumped) < 0.01
+
+
+@pytest.mark.parametrize(("keep", "before"), [(0.975, 0.0), (0.5, -1.25)])
+def test_fading_sums_are_those_of_a_recursive_filter(keep: float, before: float) -> None:
+    from scipy.signal import lfilter
+
+    values = np.random.default_rng(0).normal(size=1000)
+    expected, _ = lfilter([1.0], [1.0, -keep], values, zi=[keep * before])
+    assert np.array_equal(accumulate_fading(values, keep, before), expected)

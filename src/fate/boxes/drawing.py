@@ -89,7 +89,7 @@ def draw_events(events: Events, palette: str | Palette = "dark", *, factor: int 
     state = np.zeros(events.sensor, np.uint8)
     state[events.y, events.x] = events.p + 1  # numpy keeps the last value of a pixel
     lookup = np.array([colours.background, colours.off, colours.on], np.uint8)
-    return enlarge(lookup[state], factor)
+    return enlarge(lookup.take(state, axis=0), factor)
 
 
 def draw_boxes(
@@ -200,7 +200,7 @@ def enlarge(image: Picture, factor: int) -> Picture:
     if factor < 1:
         raise FateError(f"a picture cannot be enlarged by {factor}; expected a whole number of at least 1")
     picture = _checked(image)
-    return picture if factor == 1 else picture.repeat(factor, axis=0).repeat(factor, axis=1)
+    return picture if factor == 1 else picture.repeat(factor, axis=1).repeat(factor, axis=0)
 
 
 def enlargement(sensor: tuple[int, int], target_width: int = 640) -> int:
@@ -221,13 +221,34 @@ def side_by_side(images: Sequence[Picture], captions: Sequence[str] | None = Non
     size = max(12, round(tallest / 26))
     top = round(1.7 * size) if captions else 0
     width = sum(image.shape[1] for image in images) + gap * (len(images) - 1)
-    canvas = Image.new("RGB", (width, top + tallest), BAND)
-    pen = ImageDraw.Draw(canvas)
-    left = 0
-    for image, caption in zip(images, captions or [""] * len(images), strict=True):
-        canvas.paste(Image.fromarray(image), (left, top))
-        pen.text((left + size // 3, top // 2), caption, fill=readable_on(BAND), font=font_of(size), anchor="lm")
-        left += image.shape[1] + gap
+    sheet = np.array(Image.new("RGB", (width, top + tallest), BAND))
+    lefts = np.cumsum([0, *(image.shape[1] + gap for image in images)]).tolist()
+    if captions:
+        texts = tuple((left + size // 3, text, "lm") for left, text in zip(lefts, captions, strict=False))
+        sheet[:top] = draw_band((top, width), size, texts)
+    for left, image in zip(lefts, images, strict=False):
+        sheet[top : top + image.shape[0], left : left + image.shape[1]] = image
+    return sheet
+
+
+@lru_cache(maxsize=8)
+def draw_band(
+    shape: tuple[int, int], size: int, texts: tuple[tuple[int, str, str], ...], colour: Colour | None = None
+) -> Picture:
+    """Return a band with a line of text.
+
+    Args:
+        shape: its height and width in pixels.
+        size: height of the letters in pixels.
+        texts: the place from the left in pixels, the text and its anchor, such as ``"lm"`` for the left end.
+        colour: of the texts after the first, which is white.
+    """
+    height, width = shape
+    canvas = Image.new("RGB", (width, height), BAND)
+    pen, font = ImageDraw.Draw(canvas), font_of(size)
+    for index, (left, text, anchor) in enumerate(texts):
+        fill = readable_on(BAND) if colour is None or index == 0 else colour
+        pen.text((left, height // 2), text, fill=fill, font=font, anchor=anchor)
     return np.asarray(canvas)
 
 
@@ -250,8 +271,8 @@ def _tag(
     canvas: Image.Image, text: str, box: NDArray[np.float64], colour: Colour, size: int, taken: list[tuple[int, ...]]
 ) -> None:
     """Draw a tag with the text above the box, below it if another tag is there, or inside if there is no room."""
-    pen, font = ImageDraw.Draw(canvas), font_of(size)
-    width, height = round(pen.textlength(text, font=font)) + size // 2, round(1.25 * size)
+    tag = _draw_tag(text, size, colour)
+    width, height = tag.size
     lowest = canvas.height - height
     x = min(max(0, round(float(box[0]))), max(0, canvas.width - width))
     above, top, below = (round(float(value)) for value in (box[1] - height, box[1], box[3]))
@@ -265,8 +286,17 @@ def _tag(
 
     y = next(filter(is_free, tops), tops[0])
     taken.append((x, y, x + width, y + height))
-    pen.rectangle((x, y, x + width - 1, y + height - 1), fill=colour)
-    pen.text((x + size // 4, y + height // 2), text, fill=readable_on(colour), font=font, anchor="lm")
+    canvas.paste(tag, (x, y))
+
+
+@lru_cache(maxsize=512)
+def _draw_tag(text: str, size: int, colour: Colour) -> Image.Image:
+    """A tag with its text; videos repeat most of them."""
+    font = font_of(size)
+    width, height = round(font.getlength(text)) + size // 2, round(1.25 * size)
+    tag = Image.new("RGB", (width, height), colour)
+    ImageDraw.Draw(tag).text((size // 4, height // 2), text, fill=readable_on(colour), font=font, anchor="lm")
+    return tag
 
 
 def readable_on(colour: Colour) -> Colour:

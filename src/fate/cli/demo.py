@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from typer import Option
 
@@ -13,16 +14,17 @@ from fate.cli.terminal import note, with_options
 
 def demo(
     out: Path = Path("fate-demo"),
-    seed: int = Option(13, min=0),
-    seconds: float = Option(3.0, min=1, max=60),
-    model: args.Model = "fate-s-tiny",
+    seed: int = Option(40, min=0),
+    seconds: float = Option(2.0, min=1, max=60),
+    model: Annotated[str | None, Option(autocompletion=args.complete_bundled)] = None,
     device: Device = "auto",
 ) -> None:
     from fate.inference.loading import find_weights
     from fate.simulation.writing.request import check_folder
 
     check_folder(out)
-    find_weights(model)
+    if model is not None:
+        find_weights(model)
     chosen = pick_device(device)
 
     from fate.workflows.demo import demo as run

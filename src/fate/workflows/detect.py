@@ -25,7 +25,7 @@ from fate.models.nms import MAX_OVERLAP
 from fate.progress import Progress, name_part
 from fate.text import encodable, frequency, plural, significant
 from fate.threads import limit_threads
-from fate.view.rendering import render_video
+from fate.view.rendering import VideoClock, render_video
 from fate.view.report import measure_event_rate, write_report
 from fate.workflows.summary import RunningSummary, summary_lines, summary_table
 
@@ -228,12 +228,24 @@ def _write_pages(
             recording, video, done.frames, **asdict(look), start_us=start_us, end_us=end_us, classes=detector.classes,
             progress=progress,
         )  # fmt: skip
-        if report is None:
-            return
-        hz, extra = done.log.hz, {"detector": detector.name, "device": str(detector.device)}
-        write_report(
-            Path(report), video if save is not None else video.read_bytes(), done.frames,
-            summary_table(done.summary, done.log.sensor, extra), title=f"{done.log.recording} at {hz:g} Hz",
-            clock=clock, classes=detector.classes, event_rate=measure_event_rate(recording, *part), hz=hz,
-            lead="; ".join(done.lines()[:2]),
-        )  # fmt: skip
+        if report is not None:
+            shown = video if save is not None else video.read_bytes()
+            write_run_report(report, done, detector, recording, shown, clock, part)
+
+
+def write_run_report(
+    path: str | os.PathLike[str],
+    done: Detected,
+    detector: StreamingDetector,
+    recording: Recording,
+    video: Path | bytes,
+    clock: VideoClock,
+    part: tuple[int | None, int | None] = (None, None),
+) -> None:
+    """Write the page of a run, with a video and its clock; ``part`` is the part of the recording in µs."""
+    hz, extra = done.log.hz, {"detector": detector.name, "device": str(detector.device)}
+    write_report(
+        Path(path), video, done.frames, summary_table(done.summary, done.log.sensor, extra),
+        title=f"{done.log.recording} at {hz:g} Hz", clock=clock, classes=detector.classes,
+        event_rate=measure_event_rate(recording, *part), hz=hz, lead="; ".join(done.lines()[:2]),
+    )  # fmt: skip

@@ -11,7 +11,6 @@ from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from scipy.signal import lfilter
 
 from fate.simulation.arrays import Float64
 from fate.simulation.art.panels import Body, Point
@@ -200,8 +199,16 @@ def ornstein_uhlenbeck(rng: np.random.Generator, steps: int, sigma: float, time_
     """A random walk [steps] drawn back to 0, with standard deviation ``sigma`` and a memory of seconds."""
     keep = np.exp(-STEP_S / time_constant)
     kicks = rng.normal(0.0, sigma * np.sqrt(1 - keep * keep), steps)
-    values, _ = lfilter([1.0], [1.0, -keep], kicks, zi=[keep * rng.normal(0.0, sigma)])
-    return np.asarray(values)
+    return accumulate_fading(kicks, keep, rng.normal(0.0, sigma))
+
+
+def accumulate_fading(values: Float64, keep: float, before: float = 0.0) -> Float64:
+    """The sums y_i = x_i + keep · y_{i−1} [N], with ``before`` as y before the first; scipy.signal loads for 1.5 s."""
+    sums = np.empty(len(values))
+    for index, value in enumerate(values.tolist()):
+        before = value + keep * before
+        sums[index] = before
+    return sums
 
 
 def smooth(values: Float64, seconds: float) -> Float64:

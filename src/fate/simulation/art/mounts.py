@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from scipy.signal import lfilter
 
 from fate.simulation.arrays import Float64
-from fate.simulation.art.actors import STEP_S, Ego, drive, ornstein_uhlenbeck, smooth
+from fate.simulation.art.actors import STEP_S, Ego, accumulate_fading, drive, ornstein_uhlenbeck, smooth
 from fate.simulation.art.variety import Variety
 
 #: A camera that does not drive stands this far along the street, metres: it may look either way.
@@ -62,7 +61,7 @@ def mount_beside(
     tremor = variety.shake * (0.7 * wave(variety.shake_hz) + 0.5 * wave(1.3 * variety.shake_hz))
     wander = ornstein_uhlenbeck(rng, steps, 0.02 if hand else 0.0, 1.0)
     turning = smooth(variety.turn * np.clip(1.5 * ornstein_uhlenbeck(rng, steps, 1.0, 0.8), -1, 1), 0.3)
-    turned = lfilter([STEP_S], [1.0, STEP_S / 2.0 - 1.0], turning)  # back to the street within about two seconds
+    turned = accumulate_fading(STEP_S * turning, 1.0 - STEP_S / 2.0)  # back to the street within about two seconds
     return Ego(
         x=np.full(steps, side * (kerb + beyond)),
         z=np.asarray(MIDDLE + variety.walk * clock),
