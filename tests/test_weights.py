@@ -13,13 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from fate.cli.demo import demo as demo_command
 from fate.cli.detect import detect as detect_command
 from fate.errors import FateError
 from fate.inference.loading import DEFAULT_DETECTOR, FASTEST_ON_A_CPU, WEIGHTS, bundled_weights
 from fate.models.checkpoints import load_model, read_card, save_model
 from fate.models.zoo import build_model
-from fate.workflows.demo import demo
 from fate.workflows.detect import detect
 from fate.workflows.simulate import simulate
 
@@ -139,7 +137,7 @@ def test_bundled_weights_have_cards_that_belong_to_them() -> None:
         )
 
 
-@pytest.mark.parametrize("function", [detect, demo, detect_command, demo_command])
+@pytest.mark.parametrize("function", [detect, detect_command])
 def test_functions_and_commands_begin_with_the_same_bundled_detector(function: Any) -> None:
     assert {DEFAULT_DETECTOR, FASTEST_ON_A_CPU} <= set(bundled_weights())
     assert inspect.signature(function).parameters["model"].default == DEFAULT_DETECTOR

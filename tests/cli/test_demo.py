@@ -27,3 +27,14 @@ def test_a_drive_is_seen_at_two_rates_and_shown(tmp_path: Path) -> None:
     slow, fast = (read_detections(tmp_path / "demo" / f"detections-{hz}hz.json") for hz in (20, 200))
     assert len(fast.frames) == pytest.approx(10 * len(slow.frames), abs=10)
     assert CliRunner().invoke(app, ["demo", "--seconds", "0"]).exit_code == 2
+
+
+@pytest.mark.slow
+def test_unless_told_otherwise_a_cpu_takes_the_fast_detector(tmp_path: Path) -> None:
+    words = ["demo", "--out", str(tmp_path / "demo"), "--seconds", "1", "--device", "cpu"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "--model fate-s-tiny is slower" in done.output
+    assert read_detections(tmp_path / "demo" / "detections-20hz.json").facts["model"] == "fate-s-nano"
+    page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
+    assert "20 Hz beside 200 Hz" in page

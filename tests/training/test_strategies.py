@@ -24,7 +24,7 @@ from fate.errors import FateError
 from fate.training.config import OptimiserConfig, TrainConfig
 from fate.training.loop import build, own_labels, train
 from fate.training.run_directory import data_facts
-from fate.training.strategies import FAT, Interpolation, make_targets
+from fate.training.strategies import FAT, STRATEGIES, Interpolation, make_targets
 from fate.view.evaluation_pictures import draw_samples
 from tests.data.test_rvt_layout import write_sequence
 from tests.training.conftest import SENSOR, small_config
@@ -94,6 +94,18 @@ def test_a_run_with_exact_labels_trains_at_every_rate(drives: Path, tmp_path: Pa
     assert (trained.step, trained.finished) == (6, True)
     hashes = {data_facts(open_dataset(with_truth, "train").recordings, labels)["hash"] for labels in ("truth", None)}
     assert len(hashes) == 2
+
+
+@pytest.mark.parametrize(("name", "at_200_hz"), [("any_rate", {5_000, 50_000}), ("fat", {5_000})])
+def test_the_share_of_windows_as_long_as_the_hop_is_a_setting_of_any_rate(
+    drives: Path, name: str, at_200_hz: set[int]
+) -> None:
+    strategy = {"name": name, "labels": "truth", "hop_share": 0.6, "first_alpha": 1.0}
+    timing = STRATEGIES[name](small_config(drives, strategy=strategy)).timing()
+    drawn = [timing(0, 0.999, (k + 0.5) / 100) for k in range(100)]
+    lengths = [each.window_us or round(1e6 / each.hz) for each in drawn]
+    assert at_200_hz <= set(lengths)
+    assert lengths.count(5_000) == (60 if name == "any_rate" else 100)
 
 
 def dense(folder: Path, drives: Path, rates: list[float], classes: tuple[str, ...] = ("square",)) -> Path:

@@ -241,7 +241,7 @@ def draw_band(
         shape: its height and width in pixels.
         size: height of the letters in pixels.
         texts: the place from the left in pixels, the text and its anchor, such as ``"lm"`` for the left end.
-        colour: of the texts after the first, which is white.
+        colour: of all texts but the first; None for that of the first.
     """
     height, width = shape
     canvas = Image.new("RGB", (width, height), BAND)

@@ -29,7 +29,7 @@ def demo(
 
     from fate.workflows.demo import demo as run
 
-    note("simulating a drive; the first time on a machine, compiling takes a minute or two")
+    note("simulating a drive; the first time on a machine, compiling takes half a minute or more")
     with args.progress_bar() as progress:
         done = run(out, seed=seed, seconds=seconds, model=model, device=chosen, progress=progress)
     print(with_options("\n".join(done.lines())))

@@ -20,7 +20,7 @@ from fate.workflows.simulate import simulate
 
 RATES = (20.0, 200.0)
 SEED = 40  # in these 2 s, cars and people come close
-THRESHOLD = 0.45  # on simulated drives, nine of ten boxes with such a score are right
+THRESHOLD = 0.45  # of bundled weights; lower than their own, so that more objects are shown; 3 of 4 boxes are right
 LOOK = Look(acc_us=25_000, slow=4.0)  # events of half a 20 Hz window: what moves fast stays sharp
 
 
@@ -62,7 +62,7 @@ class Demo:
             *(f"  {self.folder / name!s:<{len(str(self.folder)) + 17}} {what}" for name, what in shown.items()),
             "",
             "Try next:",
-            f"  fate detect {self.recording} --hz 100 --track --save drive.mp4 --palette light",
+            f"  fate detect {self.recording} --hz 100 --threshold 0.4 --track --save drive.mp4",
             "  fate detect YOUR_FILE --hz 200 --report report.html      (.raw, .dat, .aedat4, .h5, .bag, .npz, …)",
             "  fate simulate drives && fate train fate-s-nano-20hz data.path=drives",
         ]
@@ -83,12 +83,15 @@ def demo(
         folder: folder for everything that is written.
         seed: seed of the drive.
         seconds: length of the drive.
-        model: a bundled name, a .safetensors file, or a detector. None takes the fast one on a CPU, and the default one
-            on a GPU.
+        model: a bundled name, a .safetensors file, a file of ``export``, or a detector. None takes fate-s-nano on a CPU
+            and fate-s-tiny on a GPU, and draws boxes with scores of at least 0.45.
         device: cpu or cuda.
         progress: called with the work done, all of it, a short line and the name of the part.
     """
-    detector = load_detector(model or (FASTEST_ON_A_CPU if device == "cpu" else DEFAULT_DETECTOR), device)
+    threshold = THRESHOLD if model is None else None
+    if model is None:
+        model = FASTEST_ON_A_CPU if device == "cpu" else DEFAULT_DETECTOR
+    detector = load_detector(model, device)
     target = Path(folder)
     drives = target / f"drive-{seed}-{seconds:g}s"  # each seed has its own folder
     simulate(
@@ -99,13 +102,16 @@ def demo(
     runs = {}
     for hz in RATES:
         boxes = target / f"detections-{hz:g}hz.json"
-        runs[hz] = detect(recording, detector, hz, threshold=THRESHOLD, track=True, json=boxes, progress=progress)
-    # without track ids, because the two runs number objects differently
-    shown = [(f"{hz:g} Hz", [replace(frame, track_ids=None) for frame in run.frames]) for hz, run in runs.items()]
+        runs[hz] = detect(recording, detector, hz, threshold=threshold, track=True, json=boxes, progress=progress)
+    # with track ids of one run only, because the two runs number objects differently
+    slow, fast = runs.values()
+    shown = [(f"{RATES[0]:g} Hz", [replace(frame, track_ids=None) for frame in slow.frames])]
+    shown += [(f"{RATES[1]:g} Hz", fast.frames)]
     with open_recording(recording) as opened:
         video = target / "comparison.mp4"
         clock = render_comparison(
             opened, video, shown, **asdict(LOOK), classes=detector.classes, progress=name_part(progress, "drawing")
         )
-        write_run_report(target / "report.html", runs[RATES[-1]], detector, opened, video, clock)
+        title = f"A simulated drive at {RATES[0]:g} Hz beside {RATES[1]:g} Hz; all figures are of {RATES[1]:g} Hz"
+        write_run_report(target / "report.html", fast, detector, opened, video, clock, title=title)
     return Demo(target, recording, runs, detector.name, str(detector.device))

@@ -241,11 +241,12 @@ def write_run_report(
     video: Path | bytes,
     clock: VideoClock,
     part: tuple[int | None, int | None] = (None, None),
+    title: str = "",
 ) -> None:
     """Write the page of a run, with a video and its clock; ``part`` is the part of the recording in µs."""
     hz, extra = done.log.hz, {"detector": detector.name, "device": str(detector.device)}
     write_report(
         Path(path), video, done.frames, summary_table(done.summary, done.log.sensor, extra),
-        title=f"{done.log.recording} at {hz:g} Hz", clock=clock, classes=detector.classes,
+        title=title or f"{done.log.recording} at {hz:g} Hz", clock=clock, classes=detector.classes,
         event_rate=measure_event_rate(recording, *part), hz=hz, lead="; ".join(done.lines()[:2]),
     )  # fmt: skip

@@ -1,0 +1,5 @@
+"""``python -m fate`` is the command ``fate``."""
+
+from fate.cli.main import main
+
+main()
