@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -195,6 +196,22 @@ def test_the_last_message_has_the_counters_and_the_reason(page: LivePage) -> Non
             pass
     assert content["reason"] == "the cable is out"
     assert [content["counts"][name] for name in ("windows", "boxes", "windows_dropped")] == [7, 9, 2]
+
+
+def test_a_viewer_gets_the_last_window_of_a_run(page: LivePage) -> None:
+    with viewer_of(page) as viewer:
+        page.add(frame_at(5_000))
+        next_picture(viewer)  # is not confirmed
+        for t_us in range(10_000, 100_000, 5_000):  # more windows than pictures, then the end at once
+            page.add(frame_at(t_us))
+        page.close()
+        contents = []
+        with suppress(ConnectionClosed):
+            while True:
+                contents.append(next_message(viewer)[0])
+    pictures = [content for content in contents if content["kind"] == "picture"]
+    assert pictures[-1]["line"]["t_us"] == 95_000
+    assert any(content.get("state") == "ended" for content in contents)
 
 
 def record_all(viewer: Any, recorder: RecordingSource, source: LiveSource) -> None:

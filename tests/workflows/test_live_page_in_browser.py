@@ -157,6 +157,9 @@ def test_the_page_says_why_a_run_ended_and_finds_the_next_one(run: Run, page: Br
     summary = run.read()[-1]["summary"]
     assert page.value("[run.counts.windows, run.counts.boxes]") == [summary["windows"], sum(summary["boxes"].values())]
     assert page.value("run.counts.windows_dropped") == summary["dropped"]["windows_dropped"]
+    last = next(line for line in reversed(run.read()) if "t_us" in line)
+    page.wait(f"shown.line.t_us === {last['t_us']}")
+    assert int(page.value("byId('windows').textContent.replace(/\\D/g, '')")) == summary["windows"]
     page.wait("retryAt > 0 && byId('cover').textContent.includes('Next attempt')")
     again = Run(folder, port, "again.jsonl")
     try:

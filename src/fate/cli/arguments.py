@@ -107,7 +107,7 @@ def parse_rates(given: Sequence[str] | None, default: Sequence[float] = ()) -> t
     except ValueError:
         rates = (0.0,)
     if not all(1 <= rate <= 1000 for rate in rates):
-        raise FateError(f"--hz {' '.join(words)} was given; expected rates of 1 to 1000, such as --hz 40 80 100 200")
+        raise FateError(f"--hz {' '.join(words)} was given; expected rates of 1 to 1000, such as --hz 100")
     return rates
 
 

@@ -15,7 +15,7 @@ from typer.models import OptionInfo, ParameterInfo
 
 from fate.cli.terminal import VERBOSITY, with_options
 
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress and no notes.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only results, warnings and errors.")]
 Verbose = Annotated[
     int,
     typer.Option(

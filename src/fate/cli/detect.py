@@ -117,6 +117,10 @@ def check_live_source(name: str, given: Mapping[str, Any], reconnect: bool = Fal
         option = for_files[0].replace("_", "-").replace("drop", "drop-out-of-bounds")
         raise FateError(f"--{option} was given for a live source; it is for files")
     check_source(name, given.get("sensor"), reconnect)
+    if name.partition(":")[0] == "camera":
+        from fate.inference.camera_driver import load_drivers
+
+        load_drivers()  # its package may be missing
 
 
 def load_and_note(model: str, device: str, backend: Any = "torch") -> Any:
@@ -193,7 +197,7 @@ def _live(
     with ExitStack() as closing, args.progress_bar() as progress:
         if live:
             name = "standard input" if file == "-" else file
-            note(f"waiting for events from {name}; Ctrl-C stops, and the results so far are kept")
+            note(f"waiting for events from {name}; Ctrl-C stops")
             source = open_source(file, reading.get("sensor"), reading.get("format"), **opening)
             asked |= choose_and_note(detector, source.sensor, hz, window, in_time=True)
         else:
@@ -226,7 +230,8 @@ def choose_and_note(detector: Any, sensor: Any, hz: Any, window: int | None, in_
 def print_summary(done: Any, outputs: dict[str, str | None]) -> None:
     """Print the summary after all files are written."""
     series = done.summary.get("series", {})
-    written = [_range(series.get(path, [path])) for path in outputs.values() if path not in (None, "-")]
+    paths = [path for path in outputs.values() if path not in (None, "-") and not str(path).startswith("tcp:")]
+    written = [_range(series.get(path, [path])) for path in paths]
     lines = [*done.lines(), *([f"written: {', '.join(map(str, written))}"] if written else [])]
     args.printer(*outputs.values())("\n".join(lines))
 

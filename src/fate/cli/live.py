@@ -36,7 +36,7 @@ def live(
     backend: args.Backend = "torch",
     **reading: Unpack[args.Reading],
 ) -> None:
-    from fate.events.filters import check_filters
+    from fate.events.filters import EventFilters, check_filters
     from fate.inference.loading import find_weights
     from fate.inference.sources import is_live, open_source
 
@@ -61,6 +61,9 @@ def live(
         opened: Any = None
         if is_file:
             opened = closing.enter_context(args.opened(source, reading))
+        if sensor := opened.sensor if is_file else reading.get("sensor"):
+            with args.bad_usage():
+                EventFilters(filters or (), sensor)  # refuses a region outside
         page = closing.enter_context(LivePage(name, host, port))
         note(f"page: {page.url}")
         page.show("loading", model=model)
@@ -69,7 +72,7 @@ def live(
         from fate.workflows.live_page.running import show_live
 
         if not is_file:
-            note(f"waiting for events from {name}; Ctrl-C stops, and the results so far are kept")
+            note(f"waiting for events from {name}; Ctrl-C stops")
             opened = open_source(source, reading.get("sensor"), reading.get("format"), reconnect, **camera)
         done = show_live(
             page, opened, detector, hz, window_us=window, threshold=threshold, filters=filters or (), loop=loop,

@@ -15,6 +15,7 @@ from fate.cli.detect import check_live_source, check_window, choose_and_note, lo
 from fate.cli.device import Device
 from fate.cli.terminal import SOURCE_FAILED, note
 from fate.errors import FateError
+from fate.text import plural
 
 
 def record(
@@ -70,7 +71,7 @@ def record(
                 note(f"note: the source came back or its time went back; recording continues in {file}")
             named = max(named, len(state.files))
             if progress is not None:
-                boxes = "" if frame is None else f", {len(frame.boxes)} boxes"
+                boxes = "" if frame is None else f", {plural(len(frame.boxes), 'box', 'boxes')} in the last window"
                 progress(0, None, f"{state.events / 1e6:.1f} million events, {state.bytes / 1e6:.1f} MB{boxes}")
 
         done = run(opened, target, detector, threshold=threshold, track=track, on_state=show, **asked)

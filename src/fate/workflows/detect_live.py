@@ -121,7 +121,7 @@ def _notes(live: LiveStream, hz: float, took_s: float) -> list[str]:
     if counts.windows_dropped and closed_s > 1.5 * took_s:
         notes.append(
             f"events came {significant(closed_s / max(took_s, 1e-9))} times as fast as they happened, and live keeps"
-            " the newest; give the file itself to see every window"
+            " the newest; a file that is given itself loses no window"
         )
     if counts.stalls:
         notes.append(f"the source was silent for more than a second {plural(counts.stalls, 'time')}")

@@ -98,13 +98,15 @@ function prepare() {
     view.style.aspectRatio = `${width} / ${height}`;
     view.style.maxWidth = `calc(72vh * ${width / height})`;
   }
-  const slider = byId("threshold"), lowest = Math.floor(run.threshold * 100) / 100;
+  const slider = byId("threshold"), lowest = lowestScore();
   if (+slider.min !== lowest) {
     slider.min = lowest;
     slider.value = lowest;
     setText("lowest", (+slider.value).toFixed(2));
   }
 }
+
+function lowestScore() { return Math.floor(run.threshold * 100) / 100; }
 
 // ---- what is shown ----------------------------------------------------------------------------------------------
 
@@ -141,7 +143,7 @@ function showAbout() {
   if (!run.hz) return setText("about", run.model ? `${run.model}` : "");
   const [height, width] = run.sensor;
   const parts = [`${run.model} on ${run.device}`, `${+run.hz.toFixed(2)} windows per second, each ${+(run.window_us / 1000).toFixed(2)} ms long`,
-    `${width}×${height} pixels`, `scores from ${run.threshold.toFixed(2)}`];
+    `${width}×${height} pixels`, `scores from ${lowestScore().toFixed(2)}`];
   setText("about", parts.join(" · "));
 }
 
@@ -170,8 +172,8 @@ function draw() {
   const line = shown.line;
   setText("time", `${(line.t_us / 1e6).toFixed(3)} s`);
   const index = kept.indexOf(shown), behind = kept.length - 1 - index;
-  setText("where", paused ? (behind ? `${behind} pictures before the newest` : "newest picture") : "");
-  showCounts(shown.counts);
+  setText("where", paused ? (behind ? `${behind} ${behind === 1 ? "picture" : "pictures"} before the newest` : "newest picture") : "");
+  showCounts(run.state === "ended" && run.counts && !behind ? run.counts : shown.counts);
   showList();
 }
 

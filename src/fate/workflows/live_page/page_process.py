@@ -190,6 +190,8 @@ class LivePage(AbstractContextManager["LivePage"]):
                         self._changed.wait()
                         self._changed.clear()
                     is_ending = self._ending.is_set()
+                    if is_ending and self._frame is not None and self.viewers:
+                        write_message(self._pipe, self._encode_picture(*self._frame))  # the last window
                     if self._is_new:
                         self._is_new = False
                         write_message(self._pipe, encode_message({**self._run, **self._recording()}))

@@ -157,21 +157,22 @@ class LiveServer:
             await websocket.close()
 
     async def _send(self, websocket: WebSocket, viewer: Viewer) -> None:
-        """Send what is new, until the detector has ended and the viewer has its last message."""
+        """Send what is new, until the detector has ended and the viewer has its last messages."""
         while True:
             await viewer.wake.wait()
             viewer.wake.clear()
+            is_last = self._ended  # what was published before is all there is
             number, message = self._run
             if viewer.run < number:
                 viewer.run = number
                 await websocket.send_bytes(message)
-            if self._ended and viewer.run == self._run[0]:
-                return
             number, message = self._picture
-            if viewer.picture < number and viewer.waiting < IN_FLIGHT:
+            if viewer.picture < number and (is_last or viewer.waiting < IN_FLIGHT):
                 viewer.picture = number
                 viewer.waiting += 1
                 await websocket.send_bytes(message)
+            if is_last:
+                return
 
     async def _receive(self, websocket: WebSocket, viewer: Viewer) -> None:
         """Take confirmations and wishes; a message that is no JSON object ends the connection."""
