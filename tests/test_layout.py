@@ -59,8 +59,9 @@ def imports(source: Path) -> dict[str, set[str]]:
 
 
 def height(name: str) -> int:
-    """The layer of a module. Modules directly in the package are below all layers; the package itself is above."""
-    if name == "fate":
+    """The layer of a module. Modules directly in the package are below all layers; the package itself and
+    ``python -m fate`` are above."""
+    if name in ("fate", "fate.__main__"):
         return len(LAYERS) + 1
     package = name.split(".")[1]
     return HEIGHT.get(package, 0)
