@@ -359,6 +359,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         (["live", "tcp:9000"], 2, "--sensor"),
         (["live", "a.raw", "--port", "70000"], 2, "70000"),
         (["live", "a.raw", "--hz", "50", "--window", "5ms"], 2, "20ms"),
+        (["live", "tcp:9000", "--sensor", "304x240", "--filter", "roi:0,0,500,500"], 2, "304×240"),
     ],
 )
 def test_wrong_usage_is_refused_before_anything_starts(words: list[str], code: int, fact: str) -> None:

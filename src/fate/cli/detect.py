@@ -66,7 +66,7 @@ def detect(
         if palette not in PALETTES:
             raise FateError(f"--palette {palette} was given; there are {', '.join(PALETTES)}")
         check_window(hz, window)
-        check_filters(filters or ())
+        check_filters(filters or (), reading.get("sensor"))
         camera = args.camera_options(files[0], bias, camera_roi)
         _check_names(files, outputs)
         if live or realtime:

@@ -36,14 +36,14 @@ def live(
     backend: args.Backend = "torch",
     **reading: Unpack[args.Reading],
 ) -> None:
-    from fate.events.filters import EventFilters, check_filters
+    from fate.events.filters import check_filters
     from fate.inference.loading import find_weights
     from fate.inference.sources import is_live, open_source
 
     is_file = not is_live(source)
     with args.bad_usage():
         check_window(hz, window)
-        check_filters(filters or ())
+        check_filters(filters or (), reading.get("sensor"))
         camera = args.camera_options(source, bias, camera_roi)
         if not is_file:
             check_live_source(source, {"loop": loop, **reading}, reconnect)
@@ -61,9 +61,8 @@ def live(
         opened: Any = None
         if is_file:
             opened = closing.enter_context(args.opened(source, reading))
-        if sensor := opened.sensor if is_file else reading.get("sensor"):
             with args.bad_usage():
-                EventFilters(filters or (), sensor)  # refuses a region outside
+                check_filters(filters or (), opened.sensor)
         page = closing.enter_context(LivePage(name, host, port))
         note(f"page: {page.url}")
         page.show("loading", model=model)

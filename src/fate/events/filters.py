@@ -264,11 +264,16 @@ def parse_filter(spec: str) -> Maker:
     return make
 
 
-def check_filters(specs: str | Sequence[str]) -> tuple[str, ...]:
-    """The texts of filters as a tuple; a wrong one, or one that is given twice, is refused."""
+def check_filters(specs: str | Sequence[str], sensor: Sequence[int] | None = None) -> tuple[str, ...]:
+    """The texts of filters as a tuple; a wrong one, or one that is given twice, is refused.
+
+    With a sensor (height, width), a region outside it is refused, too.
+    """
     given = (specs,) if isinstance(specs, str) else tuple(specs)
     for spec in given:
-        parse_filter(spec)
+        make = parse_filter(spec)
+        if sensor is not None:
+            make((sensor[0], sensor[1]))
         if given.count(spec) > 1:
             raise FateError(f"the filter {spec} was given {given.count(spec)} times; give it once")
     return given
