@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from fate.models import state as states
 from fate.models.detector import Detector
 from fate.models.heads import rtdetr
 from fate.models.heads.matching import Matches
+from fate.models.layers.norm import HAS_TRITON
 from fate.models.outputs import FlatTargets, Targets
 from fate.models.zoo import build_model
 from tests.models.small_detectors import (
@@ -155,9 +155,9 @@ def test_a_step_looks_at_no_value_of_its_device_but_to_match(family: str, monkey
     assert images.grad.is_meta
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU on this machine")
+@pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA GPU and triton")
 @families
-def test_a_gpu_is_waited_for_to_match_only(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_in_a_training_step_waits_for_the_gpu(family: str) -> None:
     detector = small_detector(family).to("cuda").train()
     batch = batch_of(some_windows(STEPS * STREAMS)).to("cuda")
     targets = [some_targets(3), None, some_targets(0), some_targets(5)]
@@ -166,29 +166,12 @@ def test_a_gpu_is_waited_for_to_match_only(family: str, monkeypatch: pytest.Monk
         outputs, _ = detector(batch, steps=STEPS, targets=targets)
         torch.stack(list(detector.loss(outputs, targets).values())).sum().backward()
 
-    copies = []
-
-    def allowed(*given: Any) -> Matches:
-        """Waits for copies to the CPU only: one of the best predictions, one of the costs if boxes compete for them."""
-        with monkeypatch.context() as inside:
-            inside.setattr(Tensor, "cpu", lambda table: copies.append(1) or waited_for(table))
-            return match(*given)
-
-    def waited_for(table: Tensor) -> Tensor:
-        torch.cuda.set_sync_debug_mode("default")
-        values = table.to("cpu")
-        torch.cuda.set_sync_debug_mode("error")
-        return values
-
-    match = rtdetr.match
     step()  # builds kernels, and tables for this size of frame
-    monkeypatch.setattr(rtdetr, "match", allowed)
     torch.cuda.set_sync_debug_mode("error")
     try:
         step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert len(copies) in ((1, 2) if family == "evrt" else (0,))
 
 
 @families
