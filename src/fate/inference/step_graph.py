@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fate.encoding.pillars import PillarEncoder
+from fate.encoding.window_length import WindowLength, append_length
 from fate.errors import FateError
 from fate.inference import pillar_graph
 from fate.inference.backends.graph_detector import encoder_facts
@@ -53,11 +54,13 @@ class StepGraph(nn.Module):
         self.detector, encoder = fused(detector), detector.encoder
         self.detector.encoder = nn.Identity()  # the graph contains it only as below
         self.encoder: PillarGraph | None = None
+        self.has_length = isinstance(encoder, WindowLength)
         if with_encoder:
-            if not isinstance(encoder, PillarEncoder):
-                kind = type(encoder).__name__
+            events_encoder = encoder.encoder if isinstance(encoder, WindowLength) else encoder
+            if not isinstance(events_encoder, PillarEncoder):
+                kind = type(events_encoder).__name__
                 raise FateError(f"a graph that begins with events was asked for; {kind} has none, only pillars have")
-            self.encoder = PillarGraph(encoder, streams)
+            self.encoder = PillarGraph(events_encoder, streams)
         size = (-(-side // detector.frame.encoder_stride) for side in detector.sensor)
         image = torch.zeros(streams, int(encoder.channels), *size)  # type: ignore[arg-type]
         with torch.no_grad(), Choice() as choice:
@@ -92,6 +95,8 @@ class StepGraph(nn.Module):
             image, step_scale = given["image"], given.get("step_scale", 1.0)
         else:
             image = self.encoder(*(given[name] for name in pillar_graph.INPUTS))
+            if self.has_length:
+                image = append_length(image, given["duration_us"])
             step_scale = given["duration_us"].float() / CANONICAL_US
         state = states.rebuilt(self.state, [given[name] for name in self.state_pairs])
         with Choice() as choice:

@@ -24,6 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fate.encoding.grids import GRIDS
 from fate.encoding.pillars import PillarEncoder
 from fate.encoding.spec import check_options
+from fate.encoding.window_length import WindowLength
 from fate.errors import FateError
 from fate.events.events import GEN1_SENSOR
 from fate.models.backbones.get import GET
@@ -62,6 +63,7 @@ def maxvit_yolox(
     head_width: int | None = None,
     full_head: bool = False,
     longest_memory_s: float | None = None,
+    length_affine: bool = False,
 ) -> Network:
     """RVT and S5-ViT: attention and memory in every stage, YOLOX's neck and head; see ``MaxViT`` for other options.
 
@@ -74,6 +76,8 @@ def maxvit_yolox(
         full_head: with ``depthwise``, keep full convolutions in the head, which are slower but learn better.
         longest_memory_s: longest time constant of S5 in seconds, see ``layers.s5``; None, as published, for no limit.
             Training sets it to the length of the longest training recording.
+        length_affine: scale and offset of every stage of the backbone depend on the length of the window; the last
+            channel of the image is then this length.
     """
     if (official_state or longest_memory_s is not None) and memory != "s5":
         given = "official_state=True" if official_state else f"longest_memory_s={longest_memory_s:g}"
@@ -82,7 +86,7 @@ def maxvit_yolox(
     backbone = MaxViT(
         channels, dims, memory, frame.stem_stride, frame.partition, head_dim, official_state, kinds,
         stem_kernel=max(2 * frame.stem_stride - 1, 3) if depthwise else 7, mlp_ratio=mlp_ratio,
-        longest_memory_s=longest_memory_s,
+        longest_memory_s=longest_memory_s, length_affine=length_affine,
     )  # fmt: skip
     neck = PAFPN(backbone.channels, bottlenecks, depthwise, activation)
     head = YOLOXHead(neck.channels, classes, head_width, depthwise=depthwise and not full_head, activation=activation)
@@ -118,6 +122,7 @@ def evrt_detr(
     queries: int = 300,
     remember: bool = True,
     recurrence: Recurrence = "steps",
+    length_affine: bool = False,
 ) -> Network:
     """EvRT-DETR: RT-DETR with a memory between neck and head.
 
@@ -129,8 +134,10 @@ def evrt_detr(
         layers, queries: of the head.
         remember: False for the detector without memory, the first stage of the published two-stage training.
         recurrence: of the memory: ``"steps"``, as published, or ``"time"``.
+        length_affine: scale and offset of every stage of the backbone depend on the length of the window; the last
+            channel of the image is then this length.
     """
-    backbone = PResNet(channels, depth, frame.stem_stride, widths)
+    backbone = PResNet(channels, depth, frame.stem_stride, widths, length_affine)
     neck = HybridEncoder(backbone.channels, hidden, feedforward=feedforward, expansion=expansion)
     head = RtDetrHead(neck.channels, classes, hidden=hidden, queries=queries, layers=layers, feedforward=feedforward)
     return backbone, neck, head, LatentMemory(neck.channels, recurrence=recurrence) if remember else None
@@ -180,8 +187,11 @@ def build_model(
     image: Any = ENCODERS[chosen](sensor, **settings)
     build, stride = FAMILIES[model.family]
     check_options(name, build, 3, options)
+    chosen_options = {**model.options, **options}
+    if chosen_options.get("length_affine"):
+        image = WindowLength(image)
     frame = frame_of(sensor, int(image.stride), stride, stem, float(getattr(image, "empty_value", 0.0)))
-    backbone, neck, head, memory = build(frame, int(image.channels), len(given), **{**model.options, **options})
+    backbone, neck, head, memory = build(frame, int(image.channels), len(given), **chosen_options)
     description = {
         "name": name,
         "classes": list(given),

@@ -71,7 +71,8 @@ class ModelConfig(_Frozen):
     weights: str | None = Field(None, description="a .safetensors file to start from; null starts from random weights")
     transfer: bool = Field(
         False,
-        description="weights may be those of other classes or of another sensor; layers of new classes start at random",
+        description="weights may be those of other classes or of another sensor; layers of new classes start at random,"
+        " and parameters of length_affine at zero",
     )
 
 

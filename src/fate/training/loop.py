@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -32,6 +33,7 @@ from fate.data.loading import ClipBatch, ClipReader, LabelsOf, load
 from fate.data.opening import open_dataset
 from fate.data.resident import BYTES_PER_EVENT, EventSource, ResidentEvents, complete_batches
 from fate.data.transforms import Augmentation
+from fate.encoding.window_length import WindowLength
 from fate.errors import FateError, missing_packages
 from fate.evaluation.protocols import named_protocol
 from fate.inference.loading import find_weights, load_trained
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
 #: GPU memory that tensors leave to libraries. Without it, attention of cuDNN fails with an error of its own when memory
 #: is full, instead of the one that says so.
 LIBRARIES_GB = 3.0
+#: Start of the names of an encoder's parameters.
+ENCODER = re.compile(r"^encoder\.")
 AUGMENTATIONS = {
     "paper": (Augmentation.paper(), Augmentation.paper()),
     "rvt": (Augmentation.rvt_random(), Augmentation.rvt_stream()),
@@ -414,22 +418,28 @@ def transfer(given: Detector, detector: Detector) -> None:
     """Load the weights of a detector of other classes or of another sensor.
 
     Layers that belong to a class get the rows of classes with the same name; their other rows stay as they are.
+    If the detector depends on the length of windows (``length_affine``) and the given one does not, the parameters for
+    that stay zero, and the outputs are the same.
     """
     theirs, ours = given.state_dict(), detector.state_dict()
     wider = rebuild({**given.description, "classes": [*given.classes, "one more"]}).state_dict()
     of_classes = {name for name, value in theirs.items() if wider[name].shape != value.shape}
     rows = {plain(name): row for row, name in enumerate(given.classes)}
     pairs = [(row, rows[plain(name)]) for row, name in enumerate(detector.classes) if plain(name) in rows]
+    fresh = set[str]()
+    if isinstance(detector.encoder, WindowLength) and not isinstance(given.encoder, WindowLength):
+        theirs = {ENCODER.sub("encoder.encoder.", name): value for name, value in theirs.items()}
+        fresh = {name for name in ours if ".length_affine." in name}
     same = {name for name, value in ours.items() if name in theirs and theirs[name].shape == value.shape}
-    misfits = sorted(ours.keys() - of_classes - same)
+    misfits = sorted(ours.keys() - of_classes - fresh - same)
     if misfits:
         raise FateError(
             f"{len(misfits)} layers of the detector do not fit the weights, such as {misfits[0]}; give the model,"
             " encoder and options of the weights"
         )
     for name, value in ours.items():
-        if name not in of_classes:
-            value.copy_(theirs[name])
-        else:
+        if name in of_classes:
             for row, source in pairs:
                 value[row] = theirs[name][source]
+        elif name not in fresh:
+            value.copy_(theirs[name])

@@ -6,6 +6,9 @@ of the memory goes to the next stage and, from the second stage on, to the neck.
 
 In the smallest detectors attention at high resolution is too slow: there a convolution replaces it, or the stage is its
 strided convolution alone (``Kind``).
+
+With ``length_affine`` the last channel of an image is the length of its window (``encoding.window_length``), and a
+``LengthAffine`` follows the norm of every stage.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from fate.errors import FateError
 from fate.models.layers.attention import TransformerBlock, from_groups, to_groups
 from fate.models.layers.conv import ConvNormAct, SeparableBlock
 from fate.models.layers.conv_lstm import ConvLSTM
+from fate.models.layers.length_affine import LengthAffine, split_length
 from fate.models.layers.norm import LayerNorm
 from fate.models.layers.s5 import S5, S5Block
 
@@ -50,6 +54,7 @@ class MaxViT(nn.Module):
         stem_kernel: int = 7,
         mlp_ratio: int = 4,
         longest_memory_s: float | None = None,
+        length_affine: bool = False,
     ) -> None:
         """Args:
         in_channels: of the images.
@@ -63,21 +68,23 @@ class MaxViT(nn.Module):
         stem_kernel: side of the first convolution's kernel, odd.
         mlp_ratio: width inside the MLPs after attention over the width outside; 0 for no MLPs (S5 has its own).
         longest_memory_s: longest time constant of S5, see ``layers.s5``; None for no limit.
+        length_affine: make scale and offset of every stage depend on the length of the window, which is then the last
+            of the ``in_channels``.
         """
         super().__init__()
         head_dim = _head_dim(dims, kinds, head_dim)
         check_choice("memory", memory, get_args(Memory))
         self.channels = tuple(dims[1:])
         self.partition = (int(partition[0]), int(partition[1]))
-        self.stem_stride = stem_stride
-        widths = zip((in_channels, *dims[:-1]), dims, strict=True)
+        self.stem_stride, self.length_affine = stem_stride, length_affine
+        widths = zip((in_channels - length_affine, *dims[:-1]), dims, strict=True)
         self.stages = nn.ModuleList()
         for number, (kind, (before, dim)) in enumerate(zip(kinds, widths, strict=True)):
             kernel, stride = (stem_kernel, stem_stride) if number == 0 else (3, 2)
             if kind == "plain":
-                self.stages.append(PlainStage(before, dim, stride, kernel))
+                self.stages.append(PlainStage(before, dim, stride, kernel, length_affine))
                 continue
-            stage = Stage(Downsample(before, dim, stride, kernel), self.partition)
+            stage = Stage(Downsample(before, dim, stride, kernel, length_affine), self.partition)
             if kind == "convolution":
                 stage.mix = SeparableBlock(dim)
             if kind == "attention":
@@ -102,10 +109,11 @@ class MaxViT(nn.Module):
             steps: T.
             step_scale: 20 / hz, one number or [N]; only S5 uses it.
         """
+        images, length = split_length(images) if self.length_affine else (images, None)
         x = images.contiguous(memory_format=torch.channels_last)
         features, states = [], []
         for index, stage in enumerate(self.stages):
-            x, after = stage(x, None if state is None else state[index], steps, step_scale)
+            x, after = stage(x, None if state is None else state[index], steps, step_scale, length)
             features.append(x)
             states.append(after)
         return features[1:], tuple(states)
@@ -120,14 +128,20 @@ class MaxViT(nn.Module):
 class Downsample(nn.Module):
     """A strided convolution with LayerNorm."""
 
-    def __init__(self, in_channels: int, channels: int, stride: int, kernel: int) -> None:
+    length_affine: LengthAffine | None
+
+    def __init__(self, in_channels: int, channels: int, stride: int, kernel: int, length_affine: bool = False) -> None:
         super().__init__()
         self.conv = nn.Conv2d(in_channels, channels, kernel, stride, kernel // 2, bias=False)
         self.norm = LayerNorm(channels)
+        self.length_affine = LengthAffine(channels, axis=-1) if length_affine else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[N, C, H, W] to [N, H', W', C']."""
-        return cast(Tensor, self.norm(self.conv(x).permute(0, 2, 3, 1)))
+    def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
+        """[N, C, H, W], and l of each window if the layer depends on it, to [N, H', W', C']."""
+        normed = cast(Tensor, self.norm(self.conv(x).permute(0, 2, 3, 1)))
+        if self.length_affine is not None and length is not None:
+            normed = self.length_affine(normed, length)
+        return normed
 
 
 class Stage(nn.Module):
@@ -144,10 +158,10 @@ class Stage(nn.Module):
         self.mix = self.window = self.grid = None
 
     def forward(
-        self, x: Tensor, state: StageState, steps: int, step_scale: float | Tensor
+        self, x: Tensor, state: StageState, steps: int, step_scale: float | Tensor, length: Tensor | None = None
     ) -> tuple[Tensor, StageState]:
         """[N, C, H, W] and the state before to [N, C', H', W'] and the state after."""
-        x = self.downsample(x)
+        x = self.downsample(x, length)
         _, height, width, _ = x.shape
         if self.mix is not None:
             x = self.mix(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
@@ -165,15 +179,15 @@ class Stage(nn.Module):
 class PlainStage(nn.Module):
     """A strided convolution with BatchNorm and ReLU, without memory."""
 
-    def __init__(self, in_channels: int, channels: int, stride: int, kernel: int) -> None:
+    def __init__(self, in_channels: int, channels: int, stride: int, kernel: int, length_affine: bool = False) -> None:
         super().__init__()
-        self.conv = ConvNormAct(in_channels, channels, kernel, stride, activation="relu")
+        self.conv = ConvNormAct(in_channels, channels, kernel, stride, activation="relu", length_affine=length_affine)
 
     def forward(
-        self, x: Tensor, state: StageState, steps: int, step_scale: float | Tensor
+        self, x: Tensor, state: StageState, steps: int, step_scale: float | Tensor, length: Tensor | None = None
     ) -> tuple[Tensor, StageState]:
         """[N, C, H, W] to [N, C', H', W'], and no state."""
-        return self.conv(x), None
+        return self.conv(x, length), None
 
 
 def _head_dim(dims: Sequence[int], kinds: Sequence[Kind], asked: int | None) -> int:

@@ -9,6 +9,8 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
+from fate.models.layers.length_affine import LengthAffine
+
 #: "hardswish" approximates "silu" without exp, which is slow on CPUs; small models use it.
 Activation = Literal["silu", "hardswish", "relu", "none"]
 #: Activations by name; they may overwrite their input.
@@ -46,8 +48,12 @@ def must_prepare(images: Tensor) -> bool:
 class ConvNormAct(nn.Module):
     """[N, in, H, W] → [N, out, ceil(H / stride), ceil(W / stride)]; BatchNorm's shift replaces the bias.
 
-    The side of the kernel is odd. ``any_count`` uses ``AnyCountConv2d``.
+    The side of the kernel is odd. ``any_count`` uses ``AnyCountConv2d``. ``length_affine`` adds a ``LengthAffine``
+    between norm and activation, as in FiLM (Perez et al. 2018), so that the length of the window can also decide which
+    values the activation sets to zero.
     """
+
+    length_affine: LengthAffine | None
 
     def __init__(
         self,
@@ -58,6 +64,7 @@ class ConvNormAct(nn.Module):
         groups: int = 1,
         activation: Activation = "silu",
         any_count: bool = False,
+        length_affine: bool = False,
     ) -> None:
         super().__init__()
         convolution = AnyCountConv2d if any_count else nn.Conv2d
@@ -66,11 +73,16 @@ class ConvNormAct(nn.Module):
         )
         self.norm = nn.BatchNorm2d(out_channels, eps=1e-5, momentum=0.1)
         self.activation = ACTIVATIONS[activation]()
+        self.length_affine = LengthAffine(out_channels) if length_affine else None
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor, length: Tensor | None = None) -> Tensor:
+        """``length``: l of each image, for ``length_affine``; has no effect without it."""
         depthwise = self.conv.groups > 1 and self.conv.groups == self.conv.in_channels
         filtered = depthwise_on_gpu(self.conv, images) if depthwise and images.is_cuda else self.conv(images)
-        return cast(Tensor, self.activation(self.norm(filtered)))
+        normed = self.norm(filtered)
+        if self.length_affine is not None and length is not None:
+            normed = self.length_affine(normed, length)
+        return cast(Tensor, self.activation(normed))
 
 
 def depthwise_on_gpu(conv: nn.Conv2d, images: Tensor) -> Tensor:
