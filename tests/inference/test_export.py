@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 import fate
 from fate import EventBatch, Events, FateError, FateWarning, MissingDependencyError, write_events
+from fate.events.window import Window
 from fate.inference import export as exporting
 from fate.inference import loading, step_graph
 from fate.inference.export import Exported
-from fate.inference.graph_check import TOLERANCES, Differences, clip, refuse_above
+from fate.inference.graph_check import TOLERANCES, Differences, clip, compare, refuse_above
 from fate.inference.step_graph import Choice, StepGraph, state_names, to_onnx
 from fate.models.backbones.get import GET
 from fate.models.checkpoints import save_model
@@ -123,6 +124,47 @@ def test_a_graph_with_detr_agrees_over_a_clip_of_two_streams(detr: tuple[Detecto
     assert [name for name in done.inputs if "state" in name] == [
         f"state.memory.{level}.{kind}" for level in range(3) for kind in ("hidden", "cell")
     ]
+
+
+def windows_of_lengths(recording: Path, lengths_us: tuple[int, ...]) -> list[EventBatch]:
+    """Batches of windows of a recording that have these lengths and end at the same time."""
+    with fate.open_recording(recording) as opened:
+        return [
+            EventBatch.from_windows(
+                [(Window(end - each, end), opened.read(end - each, end)) for each in lengths_us]
+            )
+            for end in range(100_000, 200_000, 10_000)
+        ]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options", "file", "with_encoder"),
+    [
+        ("fate-s-nano", {"dims": (8, 16, 32, 64)}, "events.onnx", True),
+        ("fate-s-nano", {"dims": (8, 16, 32, 64)}, "step.xml", False),
+        ("fate-e-tiny", {"layers": 1, "queries": 30, "hidden": 32, "feedforward": 32}, "step.onnx", False),
+    ],
+)
+def test_a_graph_depends_on_the_length_of_each_window(
+    recording: Path, tmp_path: Path, name: str, options: dict[str, Any], file: str, with_encoder: bool
+) -> None:
+    if file.endswith(".xml"):
+        pytest.importorskip("openvino")
+    detector = small(name, **options, length_affine=True)
+    if with_encoder:
+        detector.neck = nn.Identity()  # it is plain and takes long to trace
+    done = fate.export(
+        detector, tmp_path / file, streams=3, with_encoder=with_encoder, recording=recording, hz=100, opset=20
+    )
+    assert close(done.differences), done.differences
+    step, mixed = StepGraph(detector, 3, with_encoder), windows_of_lengths(recording, (5_000, 50_000, 12_500))
+    assert close(found := compare(done.path, step, detector, mixed)), found
+    with torch.no_grad():
+        for weight_name, weight in detector.named_parameters():
+            if ".length_affine." in weight_name:
+                weight.zero_()
+    assert not close(compare(done.path, step, detector, mixed))
 
 
 class PartsOfGet(nn.Module):

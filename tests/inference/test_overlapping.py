@@ -17,6 +17,7 @@ from fate.events.events import Events
 from fate.events.window import Window
 from fate.inference.stream import StreamingDetector
 from fate.inference.windowing import LookBack
+from fate.models.detector import Detector
 from fate.rates import CANONICAL_US
 from tests.inference.streams import SENSOR, dots, drive, pieces, same, small_detector
 
@@ -30,9 +31,23 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["fate-s-nano", "fate-e-tiny"])
-def test_each_window_is_looked_at_whole_and_memory_goes_on_by_the_hop(file: Path, name: str) -> None:
-    model, events = small_detector(name), drive(60_000)
+def depends_on_length(model: Detector) -> Detector:
+    """The same with parameters of length that are not zero."""
+    torch.manual_seed(4)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if ".length_affine." in name:
+                weight.normal_(std=0.3)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("fate-s-nano", {}), ("fate-e-tiny", {}), ("fate-s-nano", {"length_affine": True})], ids=str
+)
+def test_each_window_is_looked_at_whole_and_memory_goes_on_by_the_hop(
+    file: Path, name: str, options: dict[str, bool]
+) -> None:
+    model, events = depends_on_length(small_detector(name, **options)), drive(60_000)
     threshold = 0.05 if name.endswith("nano") else 0.01
     frames = list(StreamingDetector(model).stream(file, 200, window_us=SPAN, threshold=threshold, stale_us=None))
     assert len(frames) == 12
@@ -50,6 +65,16 @@ def test_each_window_is_looked_at_whole_and_memory_goes_on_by_the_hop(file: Path
         np.testing.assert_allclose(np.sort(frame.scores), np.sort(wanted.scores.numpy()), atol=1e-3)
         assert (frame.window, frame.num_events) == (Window(end - HOP, end), int((seen.t_us >= end - HOP).sum()))
     assert sum(map(len, frames)) > len(frames)
+
+
+def test_windows_of_50_ms_every_5_ms_do_not_use_the_parameters_of_length_and_those_of_5_ms_do(file: Path) -> None:
+    model = small_detector(length_affine=True)
+    zero = [StreamingDetector(model).stream(file, 200, threshold=0.05, window_us=span) for span in (50_000, None)]
+    expected = [list(frames) for frames in zero]
+    detector = StreamingDetector(depends_on_length(model))
+    found = [list(detector.stream(file, 200, threshold=0.05, window_us=span)) for span in (50_000, None)]
+    assert all(same(a, b) for a, b in zip(found[0], expected[0], strict=True))
+    assert not all(same(a, b) for a, b in zip(found[1], expected[1], strict=True))
 
 
 def test_a_longer_window_changes_what_is_seen_and_one_of_the_hop_does_not(file: Path) -> None:

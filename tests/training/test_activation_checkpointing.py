@@ -13,6 +13,7 @@ from fate.models import state as states
 from fate.training.activation_checkpointing import checkpoint_activations, keep_statistics
 from fate.training.config import Checkpointing
 from fate.training.loop import build
+from tests.models.small_detectors import batch_of, small_detector, some_windows
 from tests.training.conftest import small_config
 
 pytest.importorskip("pytorch_lightning", reason="training needs Lightning")
@@ -67,6 +68,22 @@ def test_results_are_the_same_with_less_memory(drives: Path, name: str, shares: 
         assert found.keys() == expected.keys()
         for key, value in expected.items():
             torch.testing.assert_close(found[key], value, rtol=0, atol=0, msg=lambda text, key=key: f"{key}: {text}")
+
+
+@pytest.mark.parametrize("family", ["evrt", "s5"])
+def test_blocks_that_run_again_know_the_length_of_windows(family: str) -> None:
+    gradients = []
+    for choice in ("none", "all"):
+        detector = small_detector(family, length_affine=True).train()
+        checkpoint_activations(detector, choice)
+        torch.manual_seed(0)
+        features, _ = detector.features(detector.encoder(batch_of(some_windows(4))))
+        sum(maps.square().mean() for maps in features).backward()  # type: ignore[union-attr]
+        gradients.append({name: weight.grad for name, weight in detector.backbone.named_parameters()})
+    for name, gradient in gradients[0].items():
+        assert gradient is not None, name
+        assert bool(gradient.any()), name
+        assert torch.equal(gradient, gradients[1][name]), name  # type: ignore[arg-type]
 
 
 def test_a_second_choice_replaces_the_first(drives: Path) -> None:

@@ -7,16 +7,22 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from typer.testing import CliRunner
 
 import fate
 from fate.cli.main import app
+from fate.encoding.batch import EventBatch
 from fate.errors import FateError
+from fate.events.window import Window
+from fate.inference.loading import find_weights
 from fate.models.checkpoints import save_model
 from fate.models.zoo import build_model
 from fate.training.fine_tuning import fine_tuning
 from fate.training.loop import build, train, transfer
 from fate.training.module import TrainingModule
+from tests.conftest import make_events
+from tests.training.conftest import small_config
 
 TINY = {"dims": (8, 16, 32, 64), "head_dim": 8}
 
@@ -47,6 +53,60 @@ def test_all_layers_but_those_of_new_classes_are_taken_over(name: str) -> None:
         assert torch.equal(value[1], theirs[key][1]), key  # dog
         assert torch.equal(value[0], before[key][0]), key  # van is new
     assert changed_rows >= 3
+
+
+@pytest.mark.parametrize("name", ["fate-s-nano", "fate-e-tiny"])
+def test_a_detector_that_depends_on_the_length_of_windows_starts_with_the_outputs_of_one_that_does_not(
+    name: str,
+) -> None:
+    options = TINY if name == "fate-s-nano" else {}
+    torch.manual_seed(0)
+    given = build_model(name, ("car", "dog"), (48, 64), **options).eval()
+    detector = build_model(name, ("car", "dog"), (48, 64), **options, length_affine=True).eval()
+    transfer(given, detector)
+    events = make_events(sensor=(48, 64))
+    batch = EventBatch.from_windows([(Window(0, int(events.t_us[-1]) + 1), events)])
+    with torch.no_grad():
+        (expected, _), (found, _) = given(batch), detector(batch)
+    assert torch.equal(found.boxes, expected.boxes)
+    assert torch.equal(found.class_logits, expected.class_logits)
+    with pytest.raises(FateError, match="do not fit the weights"):  # these parameters would be lost
+        transfer(detector, given)
+
+
+@pytest.mark.slow
+def test_bundled_weights_start_a_run_at_any_rate_with_parameters_for_the_length_of_windows(
+    drives: Path, tmp_path: Path
+) -> None:
+    document = yaml.safe_load(drives.read_text())
+    for entry in document["recordings"]:  # the labels of the dataset stand for exact ones
+        paths = {part: str(drives.with_name(entry[part])) for part in ("events", "labels")}
+        entry.update(paths | {"truth": paths["labels"]})
+    (tmp_path / "drives.yaml").write_text(yaml.safe_dump(document))
+    config = small_config(
+        tmp_path / "drives.yaml",
+        model={"name": "fate-s-nano", "encoder_options": {}, "options": {"length_affine": True},
+               "weights": str(find_weights("fate-s-nano")), "transfer": True},
+        strategy={"name": "any_rate", "labels": "truth", "rates": [20, 200], "hop_share": 1.0, "first_alpha": 1.0,
+                  "last_alpha": 1.0, "decay": 0.0},
+        data={"steps": 2, "random": 2},
+        run={"epochs": 1, "epoch_steps": 2},
+    )  # fmt: skip
+    start = build(config).detector.state_dict()
+    own = [name for name in start if ".length_affine." in name]
+    assert len(own) == 8
+    assert not any(bool(start[name].any()) for name in own)
+    assert train(config, tmp_path / "run").finished
+    from fate.models.checkpoints import load_model
+
+    end = load_model(tmp_path / "run" / "last.safetensors").state_dict()
+    assert all(bool(end[name].any()) for name in own)
+
+
+def test_fine_tuning_says_that_parameters_start_at_zero(drives: Path, weights: Path) -> None:
+    found = fine_tuning(drives, weights, ["model.options.length_affine=true"], device="cpu")
+    assert "length of windows start at zero" in found.about[0]
+    assert "length of windows" not in fine_tuning(drives, weights, device="cpu").about[0]
 
 
 def test_weights_of_another_architecture_are_refused() -> None:
