@@ -182,11 +182,11 @@ def _settled(boxes: Tensor, class_ids: Tensor, there: Tensor, max_overlap: float
 
 def suppress_by_loop(candidates: Candidates, max_overlap: float) -> Tensor:
     """``suppress`` on the CPU."""
-    corners = candidates.boxes.transpose(1, 2).contiguous().numpy()
+    corners = np.ascontiguousarray(candidates.boxes.numpy().transpose(0, 2, 1))
     areas = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
-    stays = (candidates.confidences >= 0).int()
-    _suppress(corners, areas, candidates.class_ids.int().numpy(), np.float32(max_overlap), stays.numpy())
-    return stays.bool()
+    stays = (candidates.confidences.numpy() >= 0).astype(np.int32)
+    _suppress(corners, areas, candidates.class_ids.numpy().astype(np.int32), np.float32(max_overlap), stays)
+    return torch.from_numpy(stays.astype(bool))
 
 
 @compiled

@@ -32,6 +32,8 @@ from fate.encoding.spec import PillarSpec, PillarStats
 #: Channels of a block; the number of channels must be a multiple of it.
 WIDTH = 16
 MOMENTS = 3
+#: Below both, a second thread takes longer to start than it saves: events of a window, and numbers of its image.
+FEW_EVENTS, SMALL_IMAGE = 8_000, 2_000_000
 
 _FLOAT, _INT, _LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_FLOAT, WIDTH)
@@ -55,7 +57,8 @@ def encode(
     parts = (linear.weight, linear.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var, alpha, beta)
     folded = np.empty((8 + len(of.pixel) + MOMENTS, channels), np.float32)
     finite = _fold(tuple(part.detach().numpy() for part in parts if part is not None), norm.eps, folding(spec), folded)
-    bands = max(-(-torch.get_num_threads() // len(batch)), 1)
+    is_small = batch.num_events < FEW_EVENTS * len(batch) and pixels[0].size < SMALL_IMAGE
+    bands = 1 if is_small else max(-(-torch.get_num_threads() // len(batch)), 1)
     grid = (spec.columns, spec.pillar, spec.weighting == "uniform")
     caps = (spec.max_pillars or 0, spec.max_events or 0)
     events = tuple(columns[name] for name in ("t_us", "x", "y", "p"))

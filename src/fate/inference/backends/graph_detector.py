@@ -101,8 +101,7 @@ class GraphDetector(Detector):
             for name in self.session.inputs:
                 value = given[name][first : first + self._streams]
                 spare = self._streams - len(value)
-                filled = np.pad(value, [(0, spare)] + [(0, 0)] * (value.ndim - 1)) if spare else value
-                feed[name] = np.ascontiguousarray(filled)
+                feed[name] = np.pad(value, [(0, spare)] + [(0, 0)] * (value.ndim - 1)) if spare else value
             parts.append(self.session(feed))
         found = parts[0]
         if rows != self._streams:

@@ -27,6 +27,8 @@ Backend = Literal["auto", "torch", "onnxruntime", "openvino"]
 GRAPH_FILES: dict[str, tuple[Backend, ...]] = {".onnx": ("onnxruntime", "openvino"), ".xml": ("openvino",)}
 #: How names of FATE's facts begin in the metadata of a file.
 PREFIX = "fate."
+#: The input with the image of the encoder [B, C, H, W].
+IMAGE = "image"
 
 
 class Session(Protocol):
@@ -82,6 +84,8 @@ class OnnxRuntimeSession:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 3
+        # Otherwise its threads keep the processors busy between two windows, when the encoder needs them.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         with _readable(path):
             self._session: Any = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.inputs = {value.name: tuple(value.shape) for value in self._session.get_inputs()}
@@ -89,11 +93,15 @@ class OnnxRuntimeSession:
         self.facts = parsed(path, self._session.get_modelmeta().custom_metadata_map)
 
     def __call__(self, feed: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        return dict(zip(self.outputs, self._session.run(self.outputs, feed), strict=True))
+        given = {name: np.ascontiguousarray(value) for name, value in feed.items()}
+        return dict(zip(self.outputs, self._session.run(self.outputs, given), strict=True))
 
 
 class OpenVinoSession:
-    """A graph in OpenVINO."""
+    """A graph in OpenVINO.
+
+    Images are given to it with channels last in memory, as the encoder stores them and as its convolutions read them.
+    """
 
     backend: Backend = "openvino"
 
@@ -107,17 +115,26 @@ class OpenVinoSession:
         }
         with _readable(path):
             model = openvino.Core().read_model(path)
-            self._request: Any = openvino.compile_model(model, "CPU", settings).create_infer_request()
-        self.inputs = {value.any_name: tuple(value.shape) for value in model.inputs}
-        self.outputs = tuple(value.any_name for value in model.outputs)
-        given = model.get_rt_info(["framework"]).value if model.has_rt_info(["framework"]) else {}
+            self.inputs = {value.any_name: tuple(value.shape) for value in model.inputs}
+            self.outputs = tuple(value.any_name for value in model.outputs)
+            given = model.get_rt_info(["framework"]).value if model.has_rt_info(["framework"]) else {}
+            layouts = openvino.preprocess.PrePostProcessor(model)
+            if IMAGE in self.inputs:
+                layouts.input(IMAGE).tensor().set_layout(openvino.Layout("NHWC"))
+                layouts.input(IMAGE).model().set_layout(openvino.Layout("NCHW"))
+            self._request: Any = openvino.compile_model(layouts.build(), "CPU", settings).create_infer_request()
+        self._memory = {name: self._request.get_tensor(name).data for name in self.inputs}
         self.facts = parsed(
             path, {name: value if isinstance(value, str) else value.astype(str) for name, value in given.items()}
         )
 
     def __call__(self, feed: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        found = self._request.infer(feed, share_inputs=True)
-        return {name: np.array(found[name]) for name in self.outputs}  # copies, or the next call would change them
+        for name, memory in self._memory.items():
+            value = feed[name]
+            memory[...] = value.transpose(0, 2, 3, 1) if name == IMAGE else value
+        self._request.infer()
+        # copies, or the next call would change them
+        return {name: self._request.get_tensor(name).data.copy() for name in self.outputs}
 
 
 def parsed(path: str | Path, metadata: dict[str, str]) -> dict[str, Any]:
