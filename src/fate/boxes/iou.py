@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fate.compiled import compiled
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -75,3 +77,39 @@ def assign_to_truth(
             assigned[ranked[prediction]] = truth
             done = prediction
     return assigned
+
+
+def is_duplicate(group: Ints, xywh: Floats, score: Floats, max_overlap: float) -> NDArray[np.bool_]:
+    """[N] whether a prediction overlaps a better one of its group by more than an IoU (greedy NMS).
+
+    A duplicate suppresses no other prediction; the first given wins a tie.
+    """
+    order = np.lexsort((-score, group))
+    duplicate = np.zeros(len(group), np.bool_)
+    first = np.searchsorted(group[order], np.unique(group))
+    ends = np.append(first, len(group)).astype(np.int64)
+    _find_duplicates(ends, np.ascontiguousarray(xywh[order], np.float64), max_overlap, order, duplicate)
+    return duplicate
+
+
+@compiled
+def _find_duplicates(ends: Ints, xywh: Floats, max_overlap: float, order: Ints, duplicate: NDArray[np.bool_]) -> None:
+    """Mark duplicates, in place: the rows of group g are ``ends[g]`` to ``ends[g + 1]``, best first."""
+    for g in range(len(ends) - 1):
+        for worse in range(ends[g] + 1, ends[g + 1]):
+            x, y, width, height = xywh[worse, 0], xywh[worse, 1], xywh[worse, 2], xywh[worse, 3]
+            for better in range(ends[g], worse):
+                if duplicate[order[better]]:
+                    continue
+                left, top, other_width, other_height = (
+                    xywh[better, 0],
+                    xywh[better, 1],
+                    xywh[better, 2],
+                    xywh[better, 3],
+                )
+                across = min(x + width, left + other_width) - max(x, left)
+                down = min(y + height, top + other_height) - max(y, top)
+                common = max(across, 0.0) * max(down, 0.0)
+                if common > max_overlap * (width * height + other_width * other_height - common):
+                    duplicate[order[worse]] = True
+                    break

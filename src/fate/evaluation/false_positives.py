@@ -17,19 +17,23 @@ frames with a false positive does not grow with the rate in this way, and is rep
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.boxes.iou import assign_to_truth
+from fate.boxes.iou import assign_to_truth, is_duplicate
 from fate.evaluation.calibration import Matches
 from fate.evaluation.labelled_frames import BoxTable, Frames
 from fate.evaluation.protocols import Protocol
+from fate.models.nms import MAX_OVERLAP
 
 #: Nothing is known between labels further apart than this; public labels come at least once a second.
 REST_GAP_US = 1_000_000
 MIN_OVERLAP = 0.5
+
+#: Boxes in frames, of ``FRAME_ROW``.
+Rows: TypeAlias = "np.recarray[Any, Any]"
 
 
 @dataclass(frozen=True)
@@ -82,15 +86,26 @@ class RestCounter:
 
 
 def matches(frames: Frames, num_classes: int) -> Matches:
-    """Which predictions in labelled frames are right."""
-    found = frames.predictions
-    return Matches(found.score.astype(np.float64), _assigned(frames, found, num_classes) >= 0)
+    """Which predictions in labelled frames are right, of those that ``fate detect`` shows and that can be judged.
+
+    Left out are duplicates, which ``fate detect`` suppresses for all heads (heads without objectness keep them in AP),
+    and predictions that match no ground truth that counts, but one that is too small for the protocol: whether the
+    prediction itself is above the limit is a matter of a pixel.
+    """
+    every = frames.predictions
+    group = every.frame * num_classes + every.class_id
+    found: Rows = every[~is_duplicate(group, every.xywh, every.score, MAX_OVERLAP)].view(np.recarray)
+    right = _assigned(frames.truth, found, num_classes) >= 0
+    rest: Rows = found[~right].view(np.recarray)
+    counts = right.copy()
+    counts[~right] = _assigned(frames.small_truth, rest, num_classes) < 0
+    return Matches(found.score[counts].astype(np.float64), right[counts])
 
 
-def _assigned(frames: Frames, found: np.recarray[Any, Any], num_classes: int) -> NDArray[np.int64]:
+def _assigned(truth: Rows, found: Rows, num_classes: int) -> NDArray[np.int64]:
     """The ground truth that each prediction matches, -1 if none."""
-    groups = [rows.frame * num_classes + rows.class_id for rows in (frames.truth, found)]
-    return assign_to_truth(groups[0], frames.truth.xywh, groups[1], found.xywh, found.score, MIN_OVERLAP)
+    groups = [rows.frame * num_classes + rows.class_id for rows in (truth, found)]
+    return assign_to_truth(groups[0], truth.xywh, groups[1], found.xywh, found.score, MIN_OVERLAP)
 
 
 def false_positives(frames: Frames, rest: RestCounter, num_classes: int) -> FalsePositives:
@@ -98,7 +113,7 @@ def false_positives(frames: Frames, rest: RestCounter, num_classes: int) -> Fals
     threshold, protocol = rest.threshold, rest.protocol
     truth, found = frames.truth, frames.predictions
     found = found[found.score >= max(threshold, protocol.score_floor)]
-    wrong = _assigned(frames, found, num_classes) < 0
+    wrong = _assigned(truth, found, num_classes) < 0
     count = int(np.count_nonzero(wrong))
     step_us = protocol.hop_us or frames.step_us  # without a rate, the median step of the predictions
     return FalsePositives(

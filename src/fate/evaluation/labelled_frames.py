@@ -77,8 +77,15 @@ class BoxTable:
         kept = ~(early | low | small)
         counts = (early, low, small, kept & (self.class_id < 0))
         dropped = {reason: int(np.count_nonzero(rows)) for reason, rows in zip(REASONS, counts, strict=True)}
-        columns = {name: getattr(self, name)[kept] for name in ("t_us", "xywh", "area", "class_id", "score")}
-        return replace(self, **columns), dropped
+        return self._select(kept), dropped
+
+    def too_small(self, protocol: Protocol, after_us: int) -> BoxTable:
+        """The rows later than ``after_us`` that are dropped for their size alone."""
+        return self._select((self.t_us > after_us) & ~self.is_large_enough(protocol))
+
+    def _select(self, rows: NDArray[np.bool_]) -> BoxTable:
+        columns = {name: getattr(self, name)[rows] for name in ("t_us", "xywh", "area", "class_id", "score")}
+        return replace(self, **columns)
 
 
 def box_table(boxes: BoxesLike, classes: Sequence[str], whose: str) -> BoxTable:
@@ -178,6 +185,7 @@ class Frames:
         self.num_several = 0  #: frames with predictions of more than one time
         self.num_unanswered = 0  #: frames without any time of predictions
         self._truth: list[NDArray[np.void]] = []
+        self._small: list[NDArray[np.void]] = []
         self._predictions: list[NDArray[np.void]] = []
         self._steps: list[NDArray[np.int64]] = []
         self._spans_meet = False  # whether predictions and labels of some recording share a span of time
@@ -188,6 +196,11 @@ class Frames:
     def truth(self) -> np.recarray[Any, Any]:
         """Ground truth of all frames, [N] of ``FRAME_ROW``; read it after the last recording was added."""
         return np.concatenate([np.zeros(0, FRAME_ROW), *self._truth]).view(np.recarray)
+
+    @cached_property
+    def small_truth(self) -> np.recarray[Any, Any]:
+        """Objects in the frames that are too small to count, [N] of ``FRAME_ROW``; a box on one is no error."""
+        return np.concatenate([np.zeros(0, FRAME_ROW), *self._small]).view(np.recarray)
 
     @cached_property
     def predictions(self) -> np.recarray[Any, Any]:
@@ -234,6 +247,8 @@ class Frames:
             self._apart = self._apart or (None if near else (first, begin))
         self._steps.append(np.diff(predictions.times_us))
         self._truth.append(self._rows(kept_truth, *find_rows(kept_truth.t_us, times, times)))
+        small = truth.too_small(protocol, after_us)
+        self._small.append(self._rows(small, *find_rows(small.t_us, times, times)))
         self._predictions.append(self._rows(kept, *self._prediction_rows(seen_us, times, kept)))
         counts.frames += len(times)
 
