@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from fate.boxes.iou import is_duplicate
+from fate.boxes.labels import Labels
 from fate.errors import FateError
 from fate.evaluation.calibration import PRECISION, Matches, fit_calibration
+from fate.evaluation.protocols import Protocol, named_protocol
+from fate.evaluation.scores import evaluate_boxes
 from fate.inference.loading import load_detector
 from fate.inference.score_calibration import THRESHOLD, ScoreCalibration
 from fate.inference.stream import StreamingDetector
@@ -22,6 +27,81 @@ def overconfident(seed: int, count: int = 40_000) -> Matches:
     random = np.random.default_rng(seed)
     confidence = random.random(count)
     return Matches(confidence, random.random(count) < confidence**2)
+
+
+def labels(rows: list[tuple[int, list[float], int, float]], times: list[int]) -> Labels:
+    """Labels of (time, box, class, score)."""
+    t_us, boxes, class_ids, scores = zip(*sorted(rows, key=lambda row: row[0]), strict=True)
+    return Labels(t_us, *np.transpose(boxes), class_ids, score=scores, labelled_us=times, classes=("car", "dog"))
+
+
+def overlap(one: list[float], other: list[float]) -> float:
+    """IoU of two boxes x1, y1, x2, y2."""
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    common = max(width, 0) * max(height, 0)
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
+    return common / (sum(areas) - common)
+
+
+def judge(truth: list[Any], found: list[Any], protocol: Protocol) -> list[tuple[float, bool]]:
+    """What calibration should see, box by box: score and whether it is right."""
+
+    def is_large(box: list[float]) -> bool:
+        width, height = box[2] - box[0], box[3] - box[1]
+        return min(width, height) >= protocol.min_side and bool(np.hypot(width, height) >= protocol.min_diagonal)
+
+    judged = []
+    for key in sorted({(row[0], row[2]) for row in found}):
+        here = sorted((row for row in found if (row[0], row[2]) == key and is_large(row[1])), key=lambda row: -row[3])
+        shown: list[Any] = []
+        for row in here:
+            if all(overlap(row[1], better[1]) <= 0.45 for better in shown):
+                shown.append(row)
+        free = [row[1] for row in truth if (row[0], row[2]) == key]
+        for wants_large in (True, False):
+            left = []
+            for row in shown:
+                near = [box for box in free if is_large(box) == wants_large and overlap(box, row[1]) >= 0.5]
+                if near:
+                    free.remove(max(near, key=lambda box: overlap(box, row[1])))
+                    judged += [(row[3], True)] if wants_large else []
+                else:
+                    left.append(row)
+            shown = left
+        judged += [(row[3], False) for row in shown]
+    return sorted(judged)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_duplicates_and_boxes_on_objects_that_are_too_small_are_not_judged(seed: int) -> None:
+    random, protocol = np.random.default_rng(seed), named_protocol("sim").at(20)
+    times = list(range(550_000, 2_000_000, 50_000))
+    truth: list[Any] = []
+    found: list[Any] = []
+    for t_us in times:
+        for _ in range(random.integers(1, 6)):
+            x, y = random.uniform(0, 250), random.uniform(0, 180)
+            box, kind = [x, y, x + random.uniform(6, 60), y + random.uniform(6, 60)], int(random.integers(2))
+            truth.append((t_us, np.float32(box).tolist(), kind, 1.0))
+            for _ in range(random.integers(0, 5)):
+                moved = np.float32(box + random.normal(0, 3, 4)).tolist()
+                found.append((t_us, moved, kind, float(np.float32(random.uniform(0.01, 1)))))
+    for row in found:
+        row[1][2:] = [max(high, low + 1) for low, high in zip(row[1][:2], row[1][2:], strict=True)]
+    scores = evaluate_boxes({"a": labels(truth, times)}, {"a": labels(found, times)}, protocol)
+    expected = judge(truth, found, protocol)
+    assert sorted(zip(*map(np.ndarray.tolist, scores.matches), strict=True)) == expected
+    assert 0 < len(expected) < scores.counts.predictions
+    assert {right for _, right in expected} == {True, False}
+
+
+def test_a_duplicate_suppresses_nothing() -> None:
+    boxes = np.array([[0, 0, 10, 10], [3, 0, 10, 10], [6, 0, 10, 10], [3, 0, 10, 10]], np.float64)
+    groups = np.array([5, 5, 5, 2])
+    assert is_duplicate(groups, boxes, np.array([0.9, 0.8, 0.7, 0.1]), 0.45).tolist() == [False, True, False, False]
+    assert is_duplicate(groups, boxes, np.array([0.5, 0.8, 0.7, 0.1]), 0.45).tolist() == [True, False, True, False]
+    assert not is_duplicate(groups[:0], boxes[:0], np.zeros(0), 0.45).size
 
 
 def test_a_score_is_the_share_that_is_right() -> None:

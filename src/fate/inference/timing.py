@@ -97,6 +97,11 @@ def choose_timing(
     return chosen._replace(reason="; ".join(filter(None, [text, chosen.reason])))
 
 
+def most_accurate_window(card: Sequence[Accuracy], hz: float) -> int:
+    """The length of windows, µs, that ``fate detect`` uses for recordings at a rate."""
+    return _choose_window(card, hz, None, None).window_us
+
+
 def _choose_window(card: Sequence[Accuracy], hz: float, length_us: int | None, took_ms: _WindowTimes | None) -> Timing:
     """The shortest of the most accurate lengths at a rate; with ``took_ms``, of those that are in time."""
     hop = window_us(hz)
