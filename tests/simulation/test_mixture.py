@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fate.simulation.art import mixture
 from fate.simulation.art.indoors import make_indoors
 from fate.simulation.art.mixture import SHARES, make_world, scene_of
+from fate.simulation.art.negatives.kinds import make_negative
 
 
 def test_a_seed_gives_one_world() -> None:
@@ -46,3 +48,20 @@ def test_people_in_rooms_have_boxes_and_nothing_else_has() -> None:
         assert {body.kind for body in scene.street.objects} == {"pedestrian"}
         labelled = [actor for actor in scene.street.actors if actor.owner >= 0]
         assert [actor.body for actor in labelled] == scene.street.objects
+
+
+def test_box_trucks_are_cars_in_no_street_of_the_mixture() -> None:
+    plain = [make_world(seed, "train", 0.2) for seed in range(40) if scene_of(seed) == "plain street"]
+    seen = [actor for world in plain for actor in world.street.actors if actor.body.name == "box-truck"]
+    assert seen
+    assert all(actor.owner < 0 for actor in seen)
+
+
+def test_heads_without_a_label_are_too_close_for_a_picture_of_the_body() -> None:
+    """At 100 degrees and 4:3, a lens shows at most 0.72 m of height at the distance of the face."""
+    for seed in range(30):
+        scene = make_negative(seed, "train", 2.0, "head")
+        times = np.linspace(0, 2, 50)
+        (near,) = (actor.path.at(times) for actor in scene.street.actors if actor.body.name == "head")
+        ego = scene.ego.at(times)
+        assert (np.asarray(near.z) - ego.z).max() < 0.4

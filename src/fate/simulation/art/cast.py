@@ -26,16 +26,19 @@ class Cast(NamedTuple):
     two_wheelers: list[Body]
 
 
-def make_cast(rng: np.random.Generator, split: Split, night: bool, variety: Variety | None = None) -> Cast:
-    """Cars, pedestrians and two-wheelers of a street."""
+def make_cast(
+    rng: np.random.Generator, split: Split, night: bool, variety: Variety | None = None, trucks_are_cars: bool = True
+) -> Cast:
+    """Cars, pedestrians and two-wheelers of a street; in one of any variety, trucks are never cars."""
     cars = [make_car(rng, CARS.choose(rng, split), night=night) for _ in range(10)]
     people = [make_pedestrian(rng, PEDESTRIANS.choose(rng, split)) for _ in range(8)]
     drawn = variety is None  # riders in a street of any variety have bodies: see riders.py
     styles = (TWO_WHEELERS.choose(rng, split) for _ in range(4))
     two_wheelers = [make_two_wheeler(rng, style, night=night, rider=drawn) for style in styles]
-    if variety is not None:  # nobody would call a truck a car
-        people = [make_person(rng, split, "walk") for _ in range(8)]
+    if variety is not None or not trucks_are_cars:
         cars = [replace(car, kind="scenery") if car.name == "box-truck" else car for car in cars]
+    if variety is not None:
+        people = [make_person(rng, split, "walk") for _ in range(8)]
         cars += [make_large_vehicle(rng, night) for _ in range(round(10 * variety.large_vehicles))]
     return Cast(cars, people, two_wheelers)
 

@@ -54,7 +54,8 @@ def make_world(seed: int, split: Split, seconds: float) -> World:
         horizon = rng.uniform(0.46, 0.56)
         at_rest = bool(rng.random() < 0.3)
         height = rng.uniform(1.3, 5.0) if at_rest else rng.uniform(1.2, 1.4)
-        return World(*make_street(seed, split, seconds, two_wheelers=True, at_rest=at_rest), height, horizon)
+        street = make_street(seed, split, seconds, two_wheelers=True, at_rest=at_rest, trucks_are_cars=False)
+        return World(*street, height, horizon)
     variety = draw_variety(rng)
     street = make_street(seed, split, seconds, two_wheelers=True, variety=variety)
     return World(*street, variety.height, 0.5)  # the camera's pitch is in its ego

@@ -70,6 +70,7 @@ class StreetBuilder:
         at_rest: bool,
         variety: Variety | None = None,
         park: bool = False,
+        trucks_are_cars: bool = True,
     ) -> None:
         self.rng, self.night, self.split = rng, night, split
         self.ego, self.seconds, self.at_rest = ego, seconds, at_rest
@@ -78,7 +79,7 @@ class StreetBuilder:
         self.actors: list[Actor] = []
         self.objects: list[Body] = []  #: labelled ones; an actor's owner is its place here
         self.side_streets: list[float] = []  #: z of streets that cross
-        cast = make_park_cast(rng, split, night) if park else make_cast(rng, split, night, variety)
+        cast = make_park_cast(rng, split, night) if park else make_cast(rng, split, night, variety, trucks_are_cars)
         self.cars, self.people, self.two_wheelers = cast
         self.shadows = {id(body): make_shadow(body) for body in (*self.cars, *self.people, *self.two_wheelers)}
         self._times = np.arange(0.0, seconds + CHECK_S, CHECK_S)
@@ -173,11 +174,13 @@ def make_street(
     variety: Variety | None = None,
     empty: bool = False,
     park: bool = False,
+    trucks_are_cars: bool = True,
 ) -> tuple[Ego, StreetBuilder, Lighting]:
     """The drive, its actors and its light; or a camera at rest, and who passes it.
 
     An ``empty`` street has neither traffic nor parked cars nor people. A ``variety`` says itself where the camera is;
     its ego holds the camera's height and roll, too. In a ``park``, vans, dogs and cyclists have boxes.
+    Box trucks have boxes as cars if ``trucks_are_cars``, but never in a street of any variety.
     """
     rng = np.random.default_rng([seed, 0x5CE7E])
     if variety is not None:
@@ -194,7 +197,7 @@ def make_street(
         lighting, night = make_lighting(rng)
         stops = bool(np.any(ego.speed == 0))
         layout = make_layout(rng, fast, stops, float(ego.z[-1]) + AHEAD)
-    builder = StreetBuilder(rng, split, night, ego, seconds, at_rest, variety, park)
+    builder = StreetBuilder(rng, split, night, ego, seconds, at_rest, variety, park, trucks_are_cars)
     if not empty:
         if variety is not None:
             _add_crowd(builder, layout, variety.crowding)

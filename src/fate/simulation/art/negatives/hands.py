@@ -1,4 +1,4 @@
-"""Hands and heads close to the lens. They are not labelled: only whole people in a street are pedestrians."""
+"""Hands and heads close to the lens. They have no labels: a hand or a face is no pedestrian."""
 
 from __future__ import annotations
 
@@ -134,10 +134,14 @@ def make_head(rng: np.random.Generator) -> list[Panel]:
 
 
 def head(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
-    """A head and shoulders close to the lens, which nods, turns and moves; or the camera moves."""
+    """A head that fills much of the picture, which nods, turns and moves; or the camera moves.
+
+    Most lenses show the face alone, and the widest ones the shoulders too. Somebody who is seen from the waist up would
+    be a pedestrian, as in ``indoors``.
+    """
     contents, own = Contents(), rng.random() < 0.75
-    middle = numbers(rng.normal(0, 0.06), rng.uniform(0.28, 0.9), y=rng.normal(0.02, 0.04))
-    reach = numbers(rng.uniform(0.01, 0.15), 0.08, rng.uniform(0.1, 0.6), 0.0, rng.uniform(0.005, 0.05)) * (
+    middle = numbers(rng.normal(0, 0.04), rng.uniform(0.2, 0.28), y=rng.normal(0.02, 0.03))
+    reach = numbers(rng.uniform(0.01, 0.1), 0.05, rng.uniform(0.1, 0.6), 0.0, rng.uniform(0.005, 0.05)) * (
         1.0 if own else 0.1
     )
     contents.add("head", make_head(rng), sway(rng, middle, reach, rng.uniform(0.3, 1.5)))
