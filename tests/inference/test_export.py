@@ -342,6 +342,7 @@ def test_the_synthetic_clip_fits_any_sensor_and_streams_begin_one_after_another(
     [
         ({"path": "graph.pb"}, "ends in .onnx"),
         ({"path": "nowhere/graph.onnx"}, "does not exist"),
+        ({"path": "graph.xml", "with_encoder": True}, "give a path that ends in .onnx"),
         ({"steps": 19}, "steps=19 was given; expected 20 or more"),
         ({"streams": 0}, "streams=0"),
         ({"opset": 17}, "opset=17 was given; expected 18 to 23"),

@@ -151,6 +151,11 @@ def export(
             f" and {'the' if with_encoder else 'no'} encoder in the graph; expected one or more recordings, one stream"
             " and no encoder"
         )
+    if with_encoder and suffix == ".xml":
+        raise FateError(
+            f"{path}: a graph with the encoder was asked for as a file for OpenVINO, which computes its 64-bit integers"
+            " with 32 bits; give a path that ends in .onnx, or export without the encoder"
+        )
     if calibration and precision != "int8":
         raise FateError(f"calibration recordings were given with precision={precision!r}; only int8 takes them")
     needed = (*PACKAGES["export"], *(PACKAGES["openvino"] if suffix == ".xml" else ()))
