@@ -14,6 +14,7 @@ from torch import Tensor
 from fate.encoding import pillars
 from fate.encoding.batch import EventBatch
 from fate.encoding.kernels import cpu_inference, cpu_kernels, cpu_loops
+from fate.encoding.kernels.cpu_inference import ImageMemory
 from fate.encoding.pillars import PillarEncoder
 from fate.encoding.spec import PillarSpec, PillarStats
 
@@ -84,6 +85,30 @@ def test_the_image_does_not_depend_on_how_many_threads_share_it() -> None:
         torch.set_num_threads(before)
     assert torch.equal(images[0], images[1])
     assert torch.equal(images[0], images[2])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_a_stream_that_keeps_its_images_gets_the_same_ones(threads: int) -> None:
+    encoder, memory, before = make_encoder(channels=16, max_pillars=40), ImageMemory(), torch.get_num_threads()
+    empty = batch_of([], [], [])
+    batches = [crowded(0), crowded(1), empty, crowded(2), batch_of([(5, 3, 3, 1)]), crowded(3), crowded(4)]
+    torch.set_num_threads(threads)
+    try:
+        with torch.no_grad(), patch.object(cpu_inference, "FEW_EVENTS", 300):  # windows of one band and of several
+            for batch in batches:
+                assert torch.equal(encoder(batch, memory), encoder(batch))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_kept_image_has_no_trace_of_a_channel_that_had_diverged() -> None:
+    encoder, memory = make_encoder(channels=16), ImageMemory()
+    with torch.no_grad():
+        weight = encoder.linear.weight.clone()
+        encoder.linear.weight[3, 2] = float("nan")
+        assert encoder(crowded(1), memory)[:, 3].isnan().all()
+        encoder.linear.weight.copy_(weight)
+        assert torch.equal(encoder(crowded(2), memory), encoder(crowded(2)))
 
 
 def test_bands_cover_every_cell_once() -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,9 @@ from fate.encoding.batch import EventBatch, check_batch
 from fate.encoding.spec import PillarSpec, PillarStats, Pooling, Weighting, Weights, whole_number
 from fate.errors import FateError
 from fate.events.events import Sensor
+
+if TYPE_CHECKING:
+    from fate.encoding.kernels.cpu_inference import ImageMemory
 
 
 class PillarEncoder(nn.Module):
@@ -86,8 +89,11 @@ class PillarEncoder(nn.Module):
         """Counts of events and pillars of the last call; None before the first call. On a GPU this waits for it."""
         return self._stats() if callable(self._stats) else self._stats
 
-    def forward(self, batch: EventBatch) -> Tensor:
-        """Encode a batch on the encoder's device as [B, C, H', W'], zero in cells without events."""
+    def forward(self, batch: EventBatch, memory: ImageMemory | None = None) -> Tensor:
+        """Encode a batch on the encoder's device as [B, C, H', W'], zero in cells without events.
+
+        With a ``memory``, inference on a CPU is faster; the image is then valid until the next call with this memory.
+        """
         image: Tensor
         weight = self.linear.weight
         check_batch(batch, self.sensor)
@@ -102,7 +108,7 @@ class PillarEncoder(nn.Module):
         with torch.autocast(where, enabled=False) if torch.is_autocast_enabled(where) else nullcontext():
             if hasattr(kernel, "encode"):
                 image, self._stats = kernel.encode(
-                    batch, self.spec, seed, self.linear, self.norm, self.alpha, self.beta
+                    batch, self.spec, seed, self.linear, self.norm, self.alpha, self.beta, memory
                 )
                 return image
             prepared = kernel.prepare(batch, self.spec, seed)

@@ -53,9 +53,9 @@ class WindowLength(nn.Module):
         """Counts of the last call, as the other encoder has them; None if it has none."""
         return getattr(self.encoder, "last_stats", None)
 
-    def forward(self, batch: EventBatch) -> Tensor:
-        """Encode a batch as [B, C + 1, H', W']."""
-        return append_length(self.encoder(batch), batch.duration_us)
+    def forward(self, batch: EventBatch, *memory: Any) -> Tensor:
+        """Encode a batch as [B, C + 1, H', W']; a ``memory`` is that of the other encoder."""
+        return append_length(self.encoder(batch, *memory), batch.duration_us)
 
 
 def append_length(images: Tensor, duration_us: Tensor) -> Tensor:

@@ -28,6 +28,9 @@ import torch
 from torch import Tensor
 
 from fate.encoding.batch import EventBatch
+from fate.encoding.kernels.cpu_inference import ImageMemory
+from fate.encoding.pillars import PillarEncoder
+from fate.encoding.window_length import WindowLength
 from fate.errors import FateError
 from fate.events.events import Events
 from fate.events.window import Window
@@ -140,6 +143,8 @@ class StreamingStep:
         self.state: State = None
         self.marks: tuple[float, float] | None = None  #: when the last window was encoded and predicted; of no graph
         self._scales: set[float] = set()
+        # A stream is done with the image of a window before the next one; several streams may share the network.
+        self._memory = ImageMemory() if self.device.type == "cpu" else None
 
     @property
     def device(self) -> torch.device:
@@ -153,11 +158,17 @@ class StreamingStep:
         """
         self._check(batch, steps)
         with torch.inference_mode(), self._precision():
-            images = self.detector.encoder(batch.to(self.device))
+            images = self._encode(batch.to(self.device))
             encoded = time.perf_counter()
             outputs, self.state = self.detector(images, self.state, steps, step_scale=self._step_scale(batch))
             self.marks = encoded, time.perf_counter()
             return self.detector.detections(outputs, **self.options)
+
+    def _encode(self, batch: EventBatch) -> Tensor:
+        encoder = self.detector.encoder
+        keeps = isinstance(encoder.encoder if isinstance(encoder, WindowLength) else encoder, PillarEncoder)
+        images: Tensor = encoder(batch, self._memory) if keeps else encoder(batch)
+        return images
 
     def stages(self, batches: Sequence[EventBatch]) -> dict[str, list[float]]:
         """Milliseconds of each window for encoder, model and post-processing; the state is left as it was."""

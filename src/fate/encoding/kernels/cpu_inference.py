@@ -47,33 +47,82 @@ def can_encode(spec: PillarSpec, channels: int, dtype: torch.dtype) -> bool:
     return fits and spec.pooling == "legendre" and dtype == torch.float32
 
 
+class ImageMemory:
+    """The images of the last call and the cells that it has written, for a stream: the next call clears only these.
+
+    Most cells have no events. Without it, every call takes new memory from the system and writes all cells, which for
+    a window of 1280×720 pixels takes longer than all else.
+    """
+
+    def __init__(self) -> None:
+        self._images: Tensor | None = None
+        self._cells: list[NDArray[np.int32]] = []  #: written in each part of each window
+
+    def take(self, shape: tuple[int, ...]) -> Tensor:
+        """Images [B, H, W, C] of zeros. They are forgotten until ``keep``, in case writing them fails."""
+        images, cells = self._images, self._cells
+        self._images, self._cells = None, []
+        if images is None or tuple(images.shape) != shape:
+            return torch.zeros(shape)
+        pixels, bands = images.numpy().reshape(shape[0], -1, shape[-1]), len(cells) // shape[0]
+        in_threads(lambda part: _clear(pixels[part // bands], cells[part]), len(cells))
+        return images
+
+    def keep(self, images: Tensor, cells: list[NDArray[np.int32]]) -> None:
+        """Keep written images, and the cells that were written: equally many parts of each window, in order."""
+        self._images, self._cells = images, cells
+
+
+@compiled
+def _clear(image: NDArray[np.float32], cells: NDArray[np.int32]) -> None:
+    """Set cells of an image [cells, C] to zero."""
+    for cell in cells:
+        for c in range(image.shape[1]):
+            image[cell, c] = 0
+
+
 def encode(
-    batch: EventBatch, spec: PillarSpec, seed: int, linear: nn.Linear, norm: nn.BatchNorm1d, alpha: Tensor, beta: Tensor
+    batch: EventBatch,
+    spec: PillarSpec,
+    seed: int,
+    linear: nn.Linear,
+    norm: nn.BatchNorm1d,
+    alpha: Tensor,
+    beta: Tensor,
+    memory: ImageMemory | None = None,
 ) -> tuple[Tensor, PillarStats]:
-    """The pseudo-image [B, C, H, W], channels last in memory, with BatchNorm's running statistics."""
+    """The pseudo-image [B, C, H, W], channels last in memory, with BatchNorm's running statistics.
+
+    With ``memory``, it is valid until the next call with the same memory.
+    """
     columns, channels, of = host_columns(batch), len(beta), tables(spec)
-    image = torch.empty(len(batch), spec.rows, spec.columns, channels)
+    shape = (len(batch), spec.rows, spec.columns, channels)
+    is_small = batch.num_events < FEW_EVENTS * len(batch) and spec.cells * channels < SMALL_IMAGE
+    bands = 1 if is_small else max(-(-torch.get_num_threads() // len(batch)), 1)
+    image = torch.empty(shape) if memory is None else memory.take(shape)
     pixels = image.numpy().reshape(len(batch), spec.cells, channels)
     parts = (linear.weight, linear.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var, alpha, beta)
     folded = np.empty((8 + len(of.pixel) + MOMENTS, channels), np.float32)
     finite = _fold(tuple(part.detach().numpy() for part in parts if part is not None), norm.eps, folding(spec), folded)
-    is_small = batch.num_events < FEW_EVENTS * len(batch) and pixels[0].size < SMALL_IMAGE
-    bands = 1 if is_small else max(-(-torch.get_num_threads() // len(batch)), 1)
     grid = (spec.columns, spec.pillar, spec.weighting == "uniform")
     caps = (spec.max_pillars or 0, spec.max_events or 0)
     events = tuple(columns[name] for name in ("t_us", "x", "y", "p"))
     offsets, starts, durations = (columns[name].tolist() for name in ("offsets", "start_us", "duration_us"))
 
-    def encode_one(task: int) -> NDArray[np.int64]:
+    def encode_one(task: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         window, band = divmod(task, bands)
         bounds, key = (offsets[window], offsets[window + 1]), np.uint32(window_key(seed, starts[window]))
         return _encode_band(
-            events, bounds, (band, bands), of, caps, key, grid, 2.0 / durations[window], folded, pixels[window]
-        )
+            events, bounds, (band, bands), of, caps, key, grid, 2.0 / durations[window], folded, pixels[window],
+            memory is None,
+        )  # fmt: skip
 
-    counts = np.sum(in_threads(encode_one, len(batch) * bands), axis=0)
+    found = in_threads(encode_one, len(batch) * bands)
+    counts = np.sum([each for each, _ in found], axis=0)
     if not finite:  # the loops assume finite numbers; a diverged channel must not look like an empty one
         pixels[:, :, ~np.isfinite(folded).all(0)] = np.nan
+    elif memory is not None:
+        memory.keep(image, [cells for _, cells in found])
     return image.permute(0, 3, 1, 2), PillarStats(batch.num_events, *counts.tolist())
 
 
@@ -107,11 +156,15 @@ def _fold(
 @compiled_finite_sums
 def _encode_band(events: tuple[NDArray[Any], ...], bounds: tuple[int, int], band: tuple[int, int], tables: Tables,
                  caps: tuple[int, int], key: np.uint32, grid: tuple[int, int, bool], per_us: float,
-                 folded: NDArray[np.float32], image: NDArray[np.float32]) -> NDArray[np.int64]:  # fmt: skip
-    """Write one band of ``image`` [cells, C]; same arguments and counts as ``sort_events``."""
+                 folded: NDArray[np.float32], image: NDArray[np.float32], clears: bool,
+                 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:  # fmt: skip
+    """Write one band of ``image`` [cells, C]; same arguments as ``sort_events``.
+
+    Returns the counts of ``sort_events`` and the cells with a pillar. ``clears``: set the other cells to zero.
+    """
     pillars, packed, (start, stop), counts = sort_events(events, bounds, band, tables, len(image), caps, key)
-    _encode_pillars(pillars, packed, tables.pixel, grid, per_us, folded, image, start, stop)
-    return counts
+    _encode_pillars(pillars, packed, tables.pixel, grid, per_us, folded, image, start, stop if clears else start)
+    return counts, pillars[:, 0].copy()
 
 
 class _Writer:
@@ -201,7 +254,7 @@ def _sixteen_channels(context: Any, builder: Any, _signature: Any, arguments: An
 def _encode_pillars(pillars: NDArray[np.int32], packed: NDArray[np.int64], of_pixel: NDArray[np.int64],
                     grid: tuple[int, int, bool], per_us: float, folded: NDArray[np.float32],
                     image: NDArray[np.float32], start: int, stop: int) -> None:  # fmt: skip
-    """Write cells ``start`` to ``stop``; cells without a pillar become zero."""
+    """Write the pillars, whose cells begin at ``start``; cells without a pillar become zero up to ``stop``."""
     columns, side, uniform = grid
     channels, largest = image.shape[1], 0
     for j in range(len(pillars)):
@@ -218,7 +271,7 @@ def _encode_pillars(pillars: NDArray[np.int32], packed: NDArray[np.int64], of_pi
     free = start
     for j in range(len(pillars)):
         cell, first, events = pillars[j]
-        if free < cell:
+        if free < cell and free < stop:
             image[free:cell] = 0
         free = cell + 1
         _describe(packed[first : first + events], of_pixel, uniform, per_us, described, pixel, shape)
@@ -229,7 +282,8 @@ def _encode_pillars(pillars: NDArray[np.int32], packed: NDArray[np.int64], of_pi
                 events_at, pixels_at, events, shape_at, base_at + c, table_at + c, slope_at + c, alpha_at + c,
                 beta_at + c, image_at + c, channels,
             )  # fmt: skip
-    image[free:stop] = 0
+    if free < stop:
+        image[free:stop] = 0
 
 
 @inlined
