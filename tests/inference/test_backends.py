@@ -207,6 +207,25 @@ def test_an_exported_file_is_a_detector(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("backend", RUNTIMES)
+def test_outputs_of_a_graph_stay_after_the_next_call_and_images_may_lie_in_any_order(
+    exported: Path, backend: Any
+) -> None:
+    session, draw = sessions.open_session(exported, backend), np.random.default_rng(0)
+    feeds = [{name: draw.random(shape, np.float32) for name, shape in session.inputs.items()} for _ in range(2)]
+    first = session(feeds[0])
+    kept = {name: value.copy() for name, value in first.items()}
+    second = session(feeds[1])
+    assert all(np.array_equal(first[name], kept[name]) for name in kept)
+    assert not np.allclose(first["boxes"], second["boxes"])
+    image = np.ascontiguousarray(feeds[0]["image"].transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)  # channels last
+    for name, value in session({**feeds[0], "image": image}).items():
+        np.testing.assert_allclose(value, kept[name], rtol=0, atol=1e-4)
+    with pytest.raises(Exception, match="image"):
+        session({**feeds[0], "image": feeds[0]["image"][:, :1]})
+
+
+@pytest.mark.slow
 def test_an_exported_file_cannot_be_trained_moved_or_adapted(exported: Path) -> None:
     read = fate.load_detector(exported)
     with pytest.raises(FateError, match=r"exported for a 90×60 sensor.*sensor=\(64, 96\)"):

@@ -15,7 +15,7 @@ from fate.inference import timing
 from fate.inference.loading import load_detector
 from fate.inference.stream import StreamingDetector
 from fate.inference.stream_types import Accuracy
-from fate.inference.timing import AUTO_RATES, CPU_SHARE, choose_timing, most_accurate_window
+from fate.inference.timing import AUTO_RATES, CPU_SHARE, choose_most_accurate_window, choose_timing
 from fate.inference.window_detector import WindowDetector
 from fate.models.checkpoints import read_card, record_accuracy, save_model
 from fate.models.zoo import build_model
@@ -45,7 +45,7 @@ def test_without_measurements_windows_are_as_long_as_their_distance(model: Any) 
 )
 def test_the_most_accurate_length_is_chosen(model: Any, hz: float, expected_us: int) -> None:
     assert choose_timing(with_card(model, *CARD), SENSOR, hz).window_us == expected_us
-    assert most_accurate_window(CARD, hz) == expected_us
+    assert choose_most_accurate_window(CARD, hz) == expected_us
 
 
 def test_the_reason_names_what_was_compared(model: Any) -> None:

@@ -50,9 +50,10 @@ def test_people_in_rooms_have_boxes_and_nothing_else_has() -> None:
         assert [actor.body for actor in labelled] == scene.street.objects
 
 
-def test_box_trucks_are_cars_in_no_street_of_the_mixture() -> None:
-    plain = [make_world(seed, "train", 0.2) for seed in range(40) if scene_of(seed) == "plain street"]
-    seen = [actor for world in plain for actor in world.street.actors if actor.body.name == "box-truck"]
+@pytest.mark.parametrize(("scene", "seeds"), [("plain street", 40), ("street, car", 12)])
+def test_box_trucks_are_cars_in_no_street_of_the_mixture(scene: str, seeds: int) -> None:
+    worlds = [make_world(seed, "train", 0.2) for seed in range(seeds) if scene_of(seed) == scene]
+    seen = [actor for world in worlds for actor in world.street.actors if actor.body.name == "box-truck"]
     assert seen
     assert all(actor.owner < 0 for actor in seen)
 

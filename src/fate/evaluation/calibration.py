@@ -23,7 +23,7 @@ BINS = 10
 
 
 class Matches(NamedTuple):
-    """N predictions in labelled frames."""
+    """N predictions in labelled frames that can be judged, without duplicates; see ``false_positives.matches``."""
 
     confidence: NDArray[np.float64]  #: [N]
     right: NDArray[np.bool_]  #: [N] whether it matched ground truth of its class with an IoU ≥ 0.5

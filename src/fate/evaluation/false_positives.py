@@ -90,16 +90,19 @@ def matches(frames: Frames, num_classes: int) -> Matches:
 
     Left out are duplicates, which ``fate detect`` suppresses for all heads (heads without objectness keep them in AP),
     and predictions that match no ground truth that counts, but one that is too small for the protocol: whether the
-    prediction itself is above the limit is a matter of a pixel.
+    prediction itself is above the limit is a matter of a pixel. Duplicates are found among the predictions that the
+    protocol keeps, clipped to the sensor; at its border and limits, a few are others than those of ``fate detect``. A
+    protocol that collects the predictions of several times in a frame keeps them all.
     """
-    every = frames.predictions
-    group = every.frame * num_classes + every.class_id
-    found: Rows = every[~is_duplicate(group, every.xywh, every.score, MAX_OVERLAP)].view(np.recarray)
+    found = frames.predictions
+    if frames.protocol.time_rule == "nearest":
+        group = found.frame * num_classes + found.class_id
+        found = found[~is_duplicate(group, found.xywh, found.score, MAX_OVERLAP)].view(np.recarray)
     right = _assigned(frames.truth, found, num_classes) >= 0
-    rest: Rows = found[~right].view(np.recarray)
-    counts = right.copy()
-    counts[~right] = _assigned(frames.small_truth, rest, num_classes) < 0
-    return Matches(found.score[counts].astype(np.float64), right[counts])
+    unmatched: Rows = found[~right].view(np.recarray)
+    is_judged = right.copy()
+    is_judged[~right] = _assigned(frames.small_truth, unmatched, num_classes) < 0
+    return Matches(found.score[is_judged].astype(np.float64), right[is_judged])
 
 
 def _assigned(truth: Rows, found: Rows, num_classes: int) -> NDArray[np.int64]:

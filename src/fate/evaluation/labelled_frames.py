@@ -79,7 +79,7 @@ class BoxTable:
         dropped = {reason: int(np.count_nonzero(rows)) for reason, rows in zip(REASONS, counts, strict=True)}
         return self._select(kept), dropped
 
-    def too_small(self, protocol: Protocol, after_us: int) -> BoxTable:
+    def select_too_small(self, protocol: Protocol, after_us: int) -> BoxTable:
         """The rows later than ``after_us`` that are dropped for their size alone."""
         return self._select((self.t_us > after_us) & ~self.is_large_enough(protocol))
 
@@ -199,7 +199,7 @@ class Frames:
 
     @cached_property
     def small_truth(self) -> np.recarray[Any, Any]:
-        """Objects in the frames that are too small to count, [N] of ``FRAME_ROW``; a box on one is no error."""
+        """Objects in the frames that are too small to count, [N] of ``FRAME_ROW``; one box on each is no error."""
         return np.concatenate([np.zeros(0, FRAME_ROW), *self._small]).view(np.recarray)
 
     @cached_property
@@ -247,7 +247,7 @@ class Frames:
             self._apart = self._apart or (None if near else (first, begin))
         self._steps.append(np.diff(predictions.times_us))
         self._truth.append(self._rows(kept_truth, *find_rows(kept_truth.t_us, times, times)))
-        small = truth.too_small(protocol, after_us)
+        small = truth.select_too_small(protocol, after_us)
         self._small.append(self._rows(small, *find_rows(small.t_us, times, times)))
         self._predictions.append(self._rows(kept, *self._prediction_rows(seen_us, times, kept)))
         counts.frames += len(times)

@@ -222,7 +222,8 @@ def check_histograms(detector: Detector, recording: Any) -> None:
     if type(encoder) is not StackedHistogram or encoder.stride != 1:
         raise FateError(
             f"{recording.name} holds RVT's histograms, and the detector sees events through {encoder}; give one whose"
-            " encoder is RVT's histogram (rvt-b, s5-vit-b), or the recordings that the histograms were made from"
+            " encoder is RVT's histogram (rvt-b, s5-vit-b) without length_affine, or the recordings that the histograms"
+            " were made from"
         )
 
 

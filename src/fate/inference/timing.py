@@ -97,7 +97,7 @@ def choose_timing(
     return chosen._replace(reason="; ".join(filter(None, [text, chosen.reason])))
 
 
-def most_accurate_window(card: Sequence[Accuracy], hz: float) -> int:
+def choose_most_accurate_window(card: Sequence[Accuracy], hz: float) -> int:
     """The length of windows, µs, that ``fate detect`` uses for recordings at a rate."""
     return _choose_window(card, hz, None, None).window_us
 

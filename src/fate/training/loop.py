@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -56,8 +55,6 @@ if TYPE_CHECKING:
 #: GPU memory that tensors leave to libraries. Without it, attention of cuDNN fails with an error of its own when memory
 #: is full, instead of the one that says so.
 LIBRARIES_GB = 3.0
-#: Start of the names of an encoder's parameters.
-ENCODER = re.compile(r"^encoder\.")
 AUGMENTATIONS = {
     "paper": (Augmentation.paper(), Augmentation.paper()),
     "rvt": (Augmentation.rvt_random(), Augmentation.rvt_stream()),
@@ -419,8 +416,13 @@ def transfer(given: Detector, detector: Detector) -> None:
 
     Layers that belong to a class get the rows of classes with the same name; their other rows stay as they are.
     If the detector depends on the length of windows (``length_affine``) and the given one does not, the parameters for
-    that stay zero, and the outputs are the same.
+    that stay zero, and the outputs are the same. The other way round is refused: outputs would change.
     """
+    if isinstance(given.encoder, WindowLength) and not isinstance(detector.encoder, WindowLength):
+        raise FateError(
+            "the weights depend on the length of windows and the detector does not; give"
+            " model.options={length_affine: true}"
+        )
     theirs, ours = given.state_dict(), detector.state_dict()
     wider = rebuild({**given.description, "classes": [*given.classes, "one more"]}).state_dict()
     of_classes = {name for name, value in theirs.items() if wider[name].shape != value.shape}
@@ -428,7 +430,7 @@ def transfer(given: Detector, detector: Detector) -> None:
     pairs = [(row, rows[plain(name)]) for row, name in enumerate(detector.classes) if plain(name) in rows]
     fresh = set[str]()
     if isinstance(detector.encoder, WindowLength) and not isinstance(given.encoder, WindowLength):
-        theirs = {ENCODER.sub("encoder.encoder.", name): value for name, value in theirs.items()}
+        theirs = {f"encoder.{name}" if name.startswith("encoder.") else name: value for name, value in theirs.items()}
         fresh = {name for name in ours if ".length_affine." in name}
     same = {name for name, value in ours.items() if name in theirs and theirs[name].shape == value.shape}
     misfits = sorted(ours.keys() - of_classes - fresh - same)

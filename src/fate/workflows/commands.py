@@ -33,7 +33,7 @@ from fate.inference.backends.sessions import Backend
 from fate.inference.loading import Model, as_detector, choose_device, known_sensors, means_a_model
 from fate.inference.running import Run
 from fate.inference.stream_types import Accuracy
-from fate.inference.timing import most_accurate_window
+from fate.inference.timing import choose_most_accurate_window
 from fate.models.checkpoints import add_facts, read_card, record_accuracy
 from fate.models.detector import Detector
 from fate.models.nms import Score
@@ -322,23 +322,26 @@ def evaluate(
     if calibrate:
         calibration, said = fit_calibration([at.scores.matches for at in done.rates])
         add_facts(weights or "", {"calibration": calibration.to_dict()})
-        notes += [said, *_other_windows(weights or "", done, window_us)]
+        notes += [said, *_describe_other_windows(weights or "", done, window_us)]
     done = replace(done, notes=(*notes, *done.notes))
     if report is not None:
         write_evaluation_page(done, opened, report)
     return done
 
 
-def _other_windows(weights: str, done: Evaluation, window_us: int | None) -> list[str]:
-    """A sentence for each rate that was calibrated with other windows than ``fate detect`` chooses."""
+def _describe_other_windows(weights: str, done: Evaluation, window_us: int | None) -> list[str]:
+    """A sentence if scores were calibrated with other windows than ``fate detect`` chooses."""
     card = [Accuracy(*entry) for entry in read_card(weights).get("accuracy", ())]
-    lengths = [(at.hz, window_us or hop_of(at.hz), most_accurate_window(card, at.hz)) for at in done.rates]
-    return [
-        f"at {hz:g} Hz, scores were calibrated with windows of {given / 1000:g} ms, and fate detect uses"
-        f" {best / 1000:g} ms; calibrate with windows of {best / 1000:g} ms"
-        for hz, given, best in lengths
-        if given != best
+    best = {at.hz: choose_most_accurate_window(card, at.hz) for at in done.rates}
+    others = [
+        f"{best[at.hz] / 1000:g} ms at {at.hz:g} Hz" for at in done.rates if best[at.hz] != (window_us or hop_of(at.hz))
     ]
+    if not others:
+        return []
+    said = f"scores were calibrated with other windows than those of fate detect ({', '.join(others)})"
+    if len(lengths := {*best.values()}) == 1:
+        said += f"; give --window {lengths.pop() / 1000:g}ms"
+    return [said]
 
 
 def _run_on_devices(

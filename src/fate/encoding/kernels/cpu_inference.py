@@ -32,7 +32,7 @@ from fate.encoding.spec import PillarSpec, PillarStats
 #: Channels of a block; the number of channels must be a multiple of it.
 WIDTH = 16
 MOMENTS = 3
-#: Below both, a second thread takes longer to start than it saves: events of a window, and numbers of its image.
+#: Below both, a second thread takes longer to start than it saves: events of a window, and values of its image.
 FEW_EVENTS, SMALL_IMAGE = 8_000, 2_000_000
 
 _FLOAT, _INT, _LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)

@@ -32,7 +32,7 @@ IMAGE = "image"
 
 
 class Session(Protocol):
-    """A graph in a runtime."""
+    """A graph in a runtime, for one thread at a time."""
 
     backend: Backend
     inputs: dict[str, tuple[int, ...]]  #: shapes by name
@@ -131,6 +131,8 @@ class OpenVinoSession:
     def __call__(self, feed: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         for name, memory in self._memory.items():
             value = feed[name]
+            if value.shape != self.inputs[name]:  # or a smaller one would be repeated
+                raise FateError(f"{name} of shape {value.shape} was given to a graph; expected {self.inputs[name]}")
             memory[...] = value.transpose(0, 2, 3, 1) if name == IMAGE else value
         self._request.infer()
         # copies, or the next call would change them

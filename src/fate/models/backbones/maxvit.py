@@ -139,7 +139,7 @@ class Downsample(nn.Module):
     def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
         """[N, C, H, W], and l of each window if the layer depends on it, to [N, H', W', C']."""
         normed = cast(Tensor, self.norm(self.conv(x).permute(0, 2, 3, 1)))
-        if self.length_affine is not None and length is not None:
+        if self.length_affine is not None:
             normed = self.length_affine(normed, length)
         return normed
 

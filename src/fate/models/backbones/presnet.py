@@ -126,6 +126,6 @@ class ResidualBlock(nn.Module):
         averaged = functional.avg_pool2d(maps, 2, ceil_mode=True) if self.stride == 2 else maps
         branch: Tensor = self.branch(maps)
         total = branch + self.shortcut(averaged)
-        if self.length_affine is not None and length is not None:
+        if self.length_affine is not None:
             total = self.length_affine(total, length)
         return functional.relu_(total)

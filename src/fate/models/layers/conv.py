@@ -80,7 +80,7 @@ class ConvNormAct(nn.Module):
         depthwise = self.conv.groups > 1 and self.conv.groups == self.conv.in_channels
         filtered = depthwise_on_gpu(self.conv, images) if depthwise and images.is_cuda else self.conv(images)
         normed = self.norm(filtered)
-        if self.length_affine is not None and length is not None:
+        if self.length_affine is not None:
             normed = self.length_affine(normed, length)
         return cast(Tensor, self.activation(normed))
 
