@@ -94,7 +94,7 @@ def test_a_stream_that_keeps_its_images_gets_the_same_ones(threads: int) -> None
     batches = [crowded(0), crowded(1), empty, crowded(2), batch_of([(5, 3, 3, 1)]), crowded(3), crowded(4)]
     torch.set_num_threads(threads)
     try:
-        with torch.no_grad(), patch.object(cpu_inference, "FEW_EVENTS", 300):  # windows of one band and of several
+        with torch.no_grad(), patch.object(cpu_inference, "SMALL_IMAGE", 0):
             for batch in batches:
                 assert torch.equal(encoder(batch, memory), encoder(batch))
     finally:
@@ -103,7 +103,7 @@ def test_a_stream_that_keeps_its_images_gets_the_same_ones(threads: int) -> None
 
 def test_a_kept_image_has_no_trace_of_a_channel_that_had_diverged() -> None:
     encoder, memory = make_encoder(channels=16), ImageMemory()
-    with torch.no_grad():
+    with torch.no_grad(), patch.object(cpu_inference, "SMALL_IMAGE", 0):
         weight = encoder.linear.weight.clone()
         encoder.linear.weight[3, 2] = float("nan")
         assert encoder(crowded(1), memory)[:, 3].isnan().all()

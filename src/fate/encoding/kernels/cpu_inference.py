@@ -32,7 +32,8 @@ from fate.encoding.spec import PillarSpec, PillarStats
 #: Channels of a block; the number of channels must be a multiple of it.
 WIDTH = 16
 MOMENTS = 3
-#: Below both, a second thread takes longer to start than it saves: events of a window, and values of its image.
+#: Below both, a second thread takes longer to start than it saves: events of a window, and values of its image. An
+#: image below the second is not kept either: it costs no more to write it as a whole.
 FEW_EVENTS, SMALL_IMAGE = 8_000, 2_000_000
 
 _FLOAT, _INT, _LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)
@@ -97,8 +98,10 @@ def encode(
     """
     columns, channels, of = host_columns(batch), len(beta), tables(spec)
     shape = (len(batch), spec.rows, spec.columns, channels)
-    is_small = batch.num_events < FEW_EVENTS * len(batch) and spec.cells * channels < SMALL_IMAGE
-    bands = 1 if is_small else max(-(-torch.get_num_threads() // len(batch)), 1)
+    is_small = spec.cells * channels < SMALL_IMAGE
+    memory = None if is_small else memory
+    threads = 1 if is_small and batch.num_events < FEW_EVENTS * len(batch) else torch.get_num_threads()
+    bands = max(-(-threads // len(batch)), 1)
     image = torch.empty(shape) if memory is None else memory.take(shape)
     pixels = image.numpy().reshape(len(batch), spec.cells, channels)
     parts = (linear.weight, linear.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var, alpha, beta)
