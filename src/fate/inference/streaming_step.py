@@ -158,15 +158,17 @@ class StreamingStep:
         """
         self._check(batch, steps)
         with torch.inference_mode(), self._precision():
-            images = self._encode(batch.to(self.device))
+            images = self._encode(batch.to(self.device), steps)
             encoded = time.perf_counter()
             outputs, self.state = self.detector(images, self.state, steps, step_scale=self._step_scale(batch))
             self.marks = encoded, time.perf_counter()
             return self.detector.detections(outputs, **self.options)
 
-    def _encode(self, batch: EventBatch) -> Tensor:
+    def _encode(self, batch: EventBatch, steps: int) -> Tensor:
+        """The images of a call; only that of a single window is kept, since those of a clip take a gigabyte."""
         encoder = self.detector.encoder
-        keeps = isinstance(encoder.encoder if isinstance(encoder, WindowLength) else encoder, PillarEncoder)
+        inner = encoder.encoder if isinstance(encoder, WindowLength) else encoder
+        keeps = steps == 1 and isinstance(inner, PillarEncoder)
         images: Tensor = encoder(batch, self._memory) if keeps else encoder(batch)
         return images
 
