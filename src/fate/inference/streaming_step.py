@@ -41,6 +41,7 @@ from fate.models import state as states
 from fate.models.backbones.maxvit import MaxViT
 from fate.models.detector import Detector, step_scale_of
 from fate.models.heads.yolox import YOLOXHead
+from fate.models.layers.norm import HAS_TRITON
 from fate.models.nms import Detections, Score
 from fate.models.state import State
 from fate.rates import CANONICAL_US
@@ -118,7 +119,12 @@ def compile_for_streaming(
         raise FateError(f"an exported detector runs on the CPU, and {device} was asked for; give device=cpu")
     options = {"confidence": confidence, "score": score, "max_overlap": max_overlap, "most": most}
     if kind == "cuda":
-        return GraphStep(fused(detector).to(device), streams, chosen, hop_us, options, compiler)
+        model = fused(detector).to(device)
+        if HAS_TRITON and chosen != "bfloat16" and not compiler:  # the compiler fuses by itself
+            from fate.inference.fusing_gpu import fuse_for_gpu_  # noqa: PLC0415  (needs triton)
+
+            fuse_for_gpu_(model)
+        return GraphStep(model, streams, chosen, hop_us, options, compiler)
     if prepared is not None:
         return StreamingStep(prepared.detector, streams, chosen, hop_us, options)
     model = fused(detector).to(device)
