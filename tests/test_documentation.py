@@ -18,7 +18,16 @@ from fate.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Modules that need something not every machine has: a ROS reader, and triton, which is there only beside a GPU.
-TRITON = (".recorder_gpu", ".pixels_gpu", ".triton_kernels", ".triton_loops", ".scan_gpu", ".norm_gpu", ".matching_gpu")
+TRITON = (
+    ".recorder_gpu",
+    ".pixels_gpu",
+    ".triton_kernels",
+    ".triton_loops",
+    ".scan_gpu",
+    ".norm_gpu",
+    ".batch_norm_gpu",
+    ".matching_gpu",
+)
 ELSEWHERE = ("__main__", ".bags") if find_spec("triton") else ("__main__", ".bags", *TRITON)
 MODULES = [
     module.name for module in pkgutil.walk_packages(fate.__path__, "fate.") if not module.name.endswith(ELSEWHERE)

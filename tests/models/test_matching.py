@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fate.errors import FateError
 from fate.models.boxes import xyxy_from_cxcywh
-from fate.models.heads.matching import match, matching_costs
+from fate.models.heads.matching import match, matching_costs, pairwise_l1
 from fate.models.outputs import FlatTargets, Targets
 
 FRAME = (100, 200)  # rows, columns
@@ -168,3 +168,11 @@ def test_a_class_the_head_does_not_know_is_refused(class_id: int) -> None:
     window = Targets.of(torch.tensor([[0.0, 0, 9, 9]]), torch.tensor([class_id]))
     with pytest.raises(FateError, match=f"{class_id} to {class_id} were given; expected 0 to 2"):
         FlatTargets.of([window], FRAME, 3, CPU)
+
+
+def test_l1_of_boxes_is_that_of_cdist() -> None:
+    torch.manual_seed(0)
+    first, second = torch.rand(3, 2, 7, 4), torch.rand(2, 5, 4)
+    wanted = torch.cdist(first.double(), second.double().expand(3, -1, -1, -1), p=1)
+    torch.testing.assert_close(pairwise_l1(first, second).double(), wanted, rtol=1e-6, atol=1e-6)
+    assert pairwise_l1(first, second[:, :0]).shape == (3, 2, 7, 0)

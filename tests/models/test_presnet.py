@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fate.errors import FateError
-from fate.models.backbones.presnet import PResNet
+from fate.models.backbones.presnet import AveragedCells, PResNet
 from fate.models.checkpoints.importing import EVRT_DETR
 from tests.models.conftest import rename_entries
 
@@ -132,3 +132,19 @@ def test_unknown_depths_and_bad_widths_are_refused() -> None:
         PResNet(3, 42)
     with pytest.raises(FateError, match="expected four, the first of them even"):
         PResNet(3, 18, widths=(7, 8, 8, 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_averaged_cells_are_torch_s_to_the_bit(dtype: torch.dtype) -> None:
+    maps = torch.randn(2, 6, 8, 10).to(dtype).contiguous(memory_format=torch.channels_last).requires_grad_()
+    found, wanted = AveragedCells.apply(maps), functional.avg_pool2d(maps, 2, ceil_mode=True)
+    assert torch.equal(found, wanted)
+    for pull in (
+        torch.randn_like(wanted),
+        torch.randn(2, 6, 4, 5).to(dtype),
+        torch.ones(()).to(dtype).expand_as(wanted),
+    ):
+        (mine,) = torch.autograd.grad(found, maps, pull, retain_graph=True)
+        (other,) = torch.autograd.grad(wanted, maps, pull, retain_graph=True)
+        assert torch.equal(mine, other)
+        assert mine.is_contiguous(memory_format=torch.channels_last)

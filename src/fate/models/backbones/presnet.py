@@ -18,8 +18,9 @@ sum of branch and shortcut takes it, since both may end with a norm.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -122,10 +123,39 @@ class ResidualBlock(nn.Module):
 
     def forward(self, maps: Tensor, length: Tensor | None = None) -> Tensor:
         """``length``: l of each window, for ``length_affine``; has no effect without it."""
-        # ceil_mode: an odd last row or column becomes a cell of its own, as in the strided convolution of the branch
-        averaged = functional.avg_pool2d(maps, 2, ceil_mode=True) if self.stride == 2 else maps
+        averaged = averaged_cells(maps) if self.stride == 2 else maps
         branch: Tensor = self.branch(maps)
         total = branch + self.shortcut(averaged)
         if self.length_affine is not None:
             total = self.length_affine(total, length)
         return functional.relu_(total)
+
+
+def averaged_cells(maps: Tensor) -> Tensor:
+    """Averages of 2×2 cells: [N, C, H, W] → [N, C, H / 2, W / 2], rounded up.
+
+    An odd last row or column becomes a cell of its own, as in the strided convolution of the branch.
+    """
+    last = maps.is_cuda and maps.is_contiguous(memory_format=torch.channels_last)
+    trains = torch.is_grad_enabled() and maps.requires_grad and not torch.compiler.is_compiling()
+    if last and trains and maps.shape[2] % 2 == 0 and maps.shape[3] % 2 == 0:
+        return cast(Tensor, AveragedCells.apply(maps))  # type: ignore[no-untyped-call]
+    return functional.avg_pool2d(maps, 2, ceil_mode=True)
+
+
+class AveragedCells(torch.autograd.Function):
+    """``avg_pool2d`` of 2×2 cells for even sizes; its backward pass is a copy instead of torch's search for cells.
+
+    Values and gradients are torch's to the bit, since a quarter is exact.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor) -> Tensor:
+        return functional.avg_pool2d(maps, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *grad: Tensor) -> Tensor:
+        quarter = (grad[0] * 0.25).permute(0, 2, 3, 1)  # [N, H / 2, W / 2, C]
+        number, rows, columns, channels = quarter.shape
+        cells = quarter[:, :, None, :, None].expand(-1, -1, 2, -1, 2, -1)
+        return cells.reshape(number, 2 * rows, 2 * columns, channels).permute(0, 3, 1, 2)

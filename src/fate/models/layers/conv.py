@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fate.models.layers.length_affine import LengthAffine
+from fate.models.layers.norm import HAS_TRITON
 
 #: "hardswish" approximates "silu" without exp, which is slow on CPUs; small models use it.
 Activation = Literal["silu", "hardswish", "relu", "none"]
@@ -19,6 +20,13 @@ ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
     "hardswish": partial(nn.Hardswish, inplace=True),
     "relu": partial(nn.ReLU, inplace=True),
     "none": nn.Identity,
+}
+#: Names of the activations that the kernel of ``norm_and_activation`` knows.
+FUSED: dict[type[nn.Module], Activation] = {
+    nn.SiLU: "silu",
+    nn.Hardswish: "hardswish",
+    nn.ReLU: "relu",
+    nn.Identity: "none",
 }
 #: ``AnyCountConv2d`` pads batches to a multiple of this number of images.
 COUNTS = 16
@@ -79,10 +87,38 @@ class ConvNormAct(nn.Module):
         """``length``: l of each image, for ``length_affine``; has no effect without it."""
         depthwise = self.conv.groups > 1 and self.conv.groups == self.conv.in_channels
         filtered = depthwise_on_gpu(self.conv, images) if depthwise and images.is_cuda else self.conv(images)
-        normed = self.norm(filtered)
-        if self.length_affine is not None:
-            normed = self.length_affine(normed, length)
-        return cast(Tensor, self.activation(normed))
+        if self.length_affine is None:
+            return norm_and_activation(self.norm, self.activation, filtered)
+        return cast(Tensor, self.activation(self.length_affine(self.norm(filtered), length)))
+
+
+def norm_and_activation(norm: nn.Module, activation: nn.Module, maps: Tensor) -> Tensor:
+    """Normalise [N, C, H, W] and apply the activation; in training on a GPU, one kernel does both if it can."""
+    if not (isinstance(norm, nn.BatchNorm2d) and can_fuse(norm, activation, maps)):
+        return cast(Tensor, activation(norm(maps)))
+    from fate.models.layers.batch_norm_gpu import NormalisedAndActivated  # noqa: PLC0415  (needs triton)
+
+    result: Tensor = NormalisedAndActivated.apply(  # type: ignore[no-untyped-call]
+        maps, norm.weight, norm.bias, norm, FUSED[type(activation)]
+    )
+    return result
+
+
+def can_fuse(norm: nn.BatchNorm2d, activation: nn.Module, maps: Tensor) -> bool:
+    """Whether the kernel computes what norm and activation would compute: statistics of the batch, with gradients."""
+    # The device is checked first: in an export shapes may be symbolic.
+    if not (HAS_TRITON and maps.is_cuda and norm.training and torch.is_grad_enabled()):
+        return False
+    if torch.compiler.is_compiling() or type(norm) is not nn.BatchNorm2d or type(activation) not in FUSED:
+        return False  # SyncBatchNorm, for example, has the statistics of all processes
+    plain = norm.affine and norm.track_running_stats and norm.momentum is not None
+    return (
+        plain
+        and norm.weight.dtype == torch.float32
+        and maps.dtype in (torch.float32, torch.bfloat16)
+        and maps.is_contiguous(memory_format=torch.channels_last)
+        and maps.numel() > maps.shape[1]  # torch refuses a single value per channel
+    )
 
 
 def depthwise_on_gpu(conv: nn.Conv2d, images: Tensor) -> Tensor:
