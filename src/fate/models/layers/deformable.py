@@ -3,19 +3,22 @@
 Each head of a query samples ``points`` points of every map by bilinear interpolation. Their offsets from the centre of
 the query's box and their weights are linear functions of the query. The cost does not depend on the size of the maps.
 
-All points of a map are sampled by one ``grid_sample``. Four gathers for all maps together are faster when compiled
-(0.019 against 0.026 ms per layer; batch 1, H200), but take twice as long in a CUDA graph without compiler and in
-training.
+On a GPU with Triton, one kernel samples the points of all maps (``deformable_gpu``). Elsewhere, when compiled and in
+exported graphs, one ``grid_sample`` samples all points of a map. Four gathers for all maps together are faster when
+compiled (0.019 against 0.026 ms per layer; batch 1, H200), but take twice as long otherwise.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from fate.models.layers.norm import HAS_TRITON
 
 
 class DeformableAttention(nn.Module):
@@ -41,14 +44,24 @@ class DeformableAttention(nn.Module):
             sizes: (rows, columns) of each map; S = Σ rows · columns.
         """
         batch, count = queries.shape[:2]
-        values = at_least_float32(self.values(memory)).mT.contiguous()
+        values = self.values(memory)
+        kernels = _kernels(values, boxes, self.heads, self.points)
+        if kernels is None:
+            values = at_least_float32(values).mT.contiguous()
         offsets = at_least_float32(self.offsets(queries)).view(batch, count, self.heads, self.levels, self.points, 2)
         weights = at_least_float32(self.weights(queries)).view(batch, count, self.heads, self.levels * self.points)
         weights = weights.softmax(dim=-1)
         centre, side = boxes[:, :, None, None, None].chunk(2, dim=-1)
         # An offset of ``points`` is half a side of the box; grid_sample's coordinates are -1 to 1, not 0 to 1.
         points_xy = torch.addcmul(2 * centre - 1, offsets, side / self.points)
-        return self.output(sampled(values, sizes, points_xy, weights).to(queries.dtype))  # type: ignore[no-any-return]
+        if kernels is None:
+            read = sampled(values, sizes, points_xy, weights).to(queries.dtype)
+        else:
+            device = queries.device.type
+            # What autocast would round anyway is written as 16 bits.
+            kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else queries.dtype
+            read = kernels.Sampled.apply(values, points_xy, weights, sizes, kind)
+        return self.output(read)  # type: ignore[no-any-return]
 
     def _initialise(self) -> None:
         """Initially the points of a query form a star: point p of head h lies in direction h at distance p + 1."""
@@ -87,6 +100,15 @@ def sampled(values: Tensor, sizes: Sequence[tuple[int, int]], points_xy: Tensor,
     weights = weights.transpose(1, 2).flatten(0, 1)[:, None]  # [N · heads, 1, Q, levels · points]
     total = (torch.cat(samples, dim=-1) * weights).sum(dim=-1)  # [N · heads, C / heads, Q]
     return total.view(batch, channels, count).mT
+
+
+def _kernels(values: Tensor, boxes: Tensor, heads: int, points: int) -> ModuleType | None:
+    """``deformable_gpu`` if it can be used; a compiler would not see into it."""
+    if not (HAS_TRITON and values.is_cuda and boxes.dtype == torch.float32) or torch.compiler.is_compiling():
+        return None
+    from fate.models.layers import deformable_gpu  # noqa: PLC0415  (needs triton)
+
+    return deformable_gpu if deformable_gpu.can_sample(values, heads, points) else None
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
