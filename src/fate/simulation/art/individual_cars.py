@@ -8,9 +8,11 @@ other proportions, and :func:`reflections` paints onto a texture what might be m
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
+from fate.simulation.arrays import Float32
 from fate.simulation.art.cars import (
     CARS,
     TRIM,
@@ -23,7 +25,7 @@ from fate.simulation.art.cars import (
     draw_scale,
     draws_day_lamps,
 )
-from fate.simulation.art.panels import Body, Panel, Texture, smooth_noise
+from fate.simulation.art.panels import Body, Panel, Texture
 
 _MOST_LIGHT = 0.95
 _FLUSH = 0.12  # m; a boot or a bonnet shorter than this is none: the glass begins at the edge of the face
@@ -36,7 +38,7 @@ def make_individual_car(rng: np.random.Generator, body: str, *, night: bool = Fa
     """A car of one make (a name in ``CARS``) that looks like no other; by night its lamps are on."""
     shape, finish = reshape_car(rng, CARS.styles[body]), _unusual(rng, draw_finish(rng))
     scale, day_lamps = draw_scale(rng), draws_day_lamps(rng)
-    strength, dirt = float(rng.uniform(0.5, 1.0)), float(0.5 * rng.uniform(0, 1) ** 2)
+    strength, dirt = float(rng.uniform(0.5, 1.0)), float(0.3 * rng.uniform(0, 1) ** 2)
     roof = float(rng.uniform(0.02, 0.8)) if rng.random() < 0.15 else None
 
     flank: list[Texture] = []  # of the left side, which comes first; the right one is its mirror image
@@ -66,30 +68,33 @@ def reflections(rng: np.random.Generator, texture: Texture, strength: float = 1.
     if min(texture.shape) * 2 < _FINE:
         texture = _refined(texture)
     rows, columns = texture.shape
-    v, u = (np.arange(rows)[:, None] + 0.5) / rows, (np.arange(columns) + 0.5) / columns
+    v, u = _middles(rows)[:, None], _middles(columns)
     factor = np.ones((rows, columns), np.float32)
-    for most, cells in ((0.5, rng.integers(1, 6, 2)), (0.4, (int(rng.integers(2, 8)), int(rng.integers(6, 25))))):
+    for most, fewest, end in ((0.5, (1, 1), (6, 6)), (0.4, (2, 6), (8, 25))):  # coarse and fine blotches
+        down, across = rng.integers(fewest, end).tolist()
         contrast = np.float32(2 * strength * rng.uniform(0, most))
-        factor += contrast * (smooth_noise(rng, rows, columns, (int(cells[0]), int(cells[1]))) - np.float32(0.5))
-    wave = smooth_noise(rng, 1, columns, (1, int(rng.integers(2, 12))))[0] - 0.5
+        factor += contrast * (_blotches(rng, texture.shape, (down, across)) - np.float32(0.5))
+    wave = np.interp(u, np.linspace(0, 1, 7), rng.uniform(-0.5, 0.5, 7))
     if rng.random() < 0.6:  # houses and parked cars stand before the sky
         ends = np.sort(rng.random(int(rng.integers(2, 14))))
         wave += rng.uniform(-0.5, 0.5, len(ends) + 1)[np.searchsorted(ends, u)]
     border = rng.uniform(0.1, 0.75) + rng.uniform(-0.12, 0.12) * (u - 0.5) + rng.uniform(0.0, 0.3) * wave
-    above = np.clip((border - v) / rng.uniform(0.01, 0.08) + 0.5, 0, 1)
-    factor *= 1.0 - strength * rng.uniform(0, 0.4) * (1 - above)
-    shine = rng.uniform(0, 0.3) * above
+    softness = np.float32(rng.uniform(0.01, 0.08))
+    above = np.clip((border.astype(np.float32) - v) / softness + np.float32(0.5), 0, 1)
+    darker = np.float32(strength * rng.uniform(0, 0.4))
+    factor *= 1 - darker + darker * above
+    shine = np.float32(rng.uniform(0, 0.3)) * above
     for _ in range(int(rng.integers(0, 4))):
-        across, down = (u - rng.random()) / rng.uniform(0.02, 0.2), (v - rng.random()) / rng.uniform(0.02, 0.15)
-        shine = shine + rng.uniform(0.2, 0.7) * np.exp(-(across**2) - down**2)
-    gloss = np.clip((texture.light - matt) / 0.03, 0, 1) if matt > 0 else 1.0
-    light = texture.light * factor + strength * gloss * shine
+        wide = np.exp(-(((u - rng.random()) / rng.uniform(0.02, 0.2)) ** 2))
+        tall = np.exp(-(((v - rng.random()) / rng.uniform(0.02, 0.15)) ** 2))
+        shine += np.float32(rng.uniform(0.2, 0.7)) * (tall * wide)
+    gloss = np.clip((texture.light - matt) / 0.03, 0, 1) if matt > 0 else np.float32(1.0)
+    light = texture.light * factor + np.float32(strength) * gloss * shine
     if rng.random() < 0.1:
-        wide, tall = (
-            (rng.uniform(0.5, 1.0), rng.uniform(0.03, 0.1)) if rng.random() < 0.5 else rng.uniform(0.05, 0.2, 2)
-        )
-        left, top = rng.uniform(0, 1 - wide), rng.uniform(0, 1 - tall)
-        inside = (u >= left) & (u < left + wide) & (v >= top) & (v < top + tall)
+        stripe = rng.random() < 0.5
+        length, height = rng.uniform(0.5, 1.0) if stripe else rng.uniform(0.05, 0.2), rng.uniform(0.03, 0.1)
+        left, top = rng.uniform(0, 1 - length), rng.uniform(0, 1 - height)
+        inside = (u >= left) & (u < left + length) & (v >= top) & (v < top + height)
         light = np.where(inside & (texture.light > matt), rng.choice([0.03, 0.1, 0.6, 0.85]), light)
     return Texture(np.clip(light, 0, _MOST_LIGHT).astype(np.float32), texture.alpha)
 
@@ -202,10 +207,28 @@ def _unusual(rng: np.random.Generator, finish: Finish) -> Finish:
 
 def _dirty(rng: np.random.Generator, texture: Texture, amount: float) -> Texture:
     """Dust that grows thicker downwards, in blotches."""
-    rows, columns = texture.shape
-    down = (np.arange(rows)[:, None] + 0.5) / rows
-    cover = amount * down**2 * smooth_noise(rng, rows, columns, (3, 8))
-    return Texture((texture.light + cover * (_DUST - texture.light)).astype(np.float32), texture.alpha)
+    down = _middles(texture.shape[0])[:, None]
+    cover = np.float32(amount) * down * down * _blotches(rng, texture.shape, (3, 8))
+    return Texture(np.asarray(texture.light + cover * (_DUST - texture.light), np.float32), texture.alpha)
+
+
+def _blotches(rng: np.random.Generator, shape: tuple[int, int], cells: tuple[int, int]) -> Float32:
+    """What ``smooth_noise`` gives, for many small textures: random numbers at ``cells`` (down, across), blended."""
+    knots = rng.random((cells[0] + 1, cells[1] + 1), np.float32)
+    return np.asarray(_blend(shape[0], cells[0]) @ knots @ _blend(shape[1], cells[1]).T, np.float32)
+
+
+@lru_cache(maxsize=512)
+def _blend(texels: int, cells: int) -> Float32:
+    """The share [texels, cells + 1] of each knot in each texel."""
+    away = np.abs(np.linspace(0, cells, texels)[:, None] - np.arange(cells + 1))
+    near = np.clip(1 - away, 0, 1)
+    return np.asarray(near * near * (3 - 2 * near), np.float32)
+
+
+def _middles(texels: int) -> Float32:
+    """Where the texels of a row or a column lie, 0 to 1."""
+    return np.asarray((np.arange(texels) + 0.5) / texels, np.float32)
 
 
 def _refined(texture: Texture) -> Texture:

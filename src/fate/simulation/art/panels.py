@@ -274,12 +274,15 @@ def _coverage(polygon: tuple[Point, ...], rows: int, columns: int) -> tuple[tupl
     covered = np.zeros((y.size, column.size))
     # Which scanlines lie between the lower and the upper end of each edge: they follow one another.
     begins = np.searchsorted(y, down).tolist()
-    ends = zip(polygon, begins, strict=True)
-    for ((xa, ya), i), ((xb, yb), j) in pairwise([*ends, (polygon[0], begins[0])]):
+    ends = [*zip(polygon, begins, strict=True), (polygon[0], begins[0])]
+    for ((xa, ya), i), ((xb, yb), j) in pairwise(ends):
         if i != j:
             crossed = slice(min(i, j), max(i, j))
-            x = xa + (y[crossed] - ya) * ((xb - xa) / (yb - ya))
-            share = np.minimum(np.maximum(x[:, None] - column, 0.0), 1.0)
+            if xa == xb:  # upright: the same for all of its scanlines
+                share = np.minimum(np.maximum(xa - column, 0.0), 1.0)
+            else:
+                x = xa + (y[crossed] - ya) * ((xb - xa) / (yb - ya))
+                share = np.minimum(np.maximum(x[:, None] - column, 0.0), 1.0)
             covered[crossed] += share if yb > ya else -share
     coverage = np.abs(covered).reshape(row1 - row0, _SCANLINES, column.size).mean(axis=1).astype(np.float32)
     np.clip(coverage, 0.0, 1.0, out=coverage)
