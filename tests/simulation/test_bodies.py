@@ -19,7 +19,7 @@ from fate.simulation.art.panels import MAX_TEXELS, SUM_SCALE, Body, Canvas, Pane
 from fate.simulation.art.pedestrians import LEG_SWING, PEDESTRIANS, make_pedestrian
 from fate.simulation.art.roadside import make_pole, make_shadow, make_tree
 from fate.simulation.art.two_wheelers import TWO_WHEELERS, make_two_wheeler
-from tests.simulation.panel_points import panel_points
+from tests.simulation.panel_points import hits_before, panel_points
 
 Maker = Callable[[np.random.Generator], Body]
 
@@ -134,19 +134,6 @@ def test_both_wheels_of_a_flank_touch_the_ground_and_the_road_shows_between_them
         assert panel.texture.alpha[-1, panel.texture.shape[1] // 2] == 0.0
 
 
-def _hits_before(body: Body, viewer: npt.NDArray[np.float64], target: npt.NDArray[np.float64]) -> bool:
-    """Whether a panel that faces the viewer, and is solid there, lies between the viewer and the target."""
-    for panel in body.panels:
-        if np.dot(np.cross(panel.across, panel.down), panel.origin - viewer) <= 0:
-            continue
-        u, v, share = np.linalg.solve(np.stack([panel.across, panel.down, viewer - target], 1), viewer - panel.origin)
-        if 0 <= u < 1 and 0 <= v < 1 and 0 < share < 1:
-            rows, columns = panel.texture.shape
-            if panel.texture.alpha[int(v * rows), int(u * columns)] >= 0.5:
-                return True
-    return False
-
-
 @pytest.mark.parametrize("name", CARS.styles)
 def test_nobody_looks_into_a_car_from_any_side(name: str) -> None:
     """The hull is closed and no panel is written inside out: the middle is hidden by what faces the viewer."""
@@ -155,7 +142,7 @@ def test_nobody_looks_into_a_car_from_any_side(name: str) -> None:
     for angle in np.linspace(0.0, 2 * np.pi, 24, endpoint=False):
         viewer = np.array([12 * np.sin(angle), -rng.uniform(1.0, 1.6), 12 * np.cos(angle)])
         across, along = rng.uniform(-0.3, 0.3, 2) * (body.width, body.length)
-        assert _hits_before(body, viewer, np.array([across, -rng.uniform(0.6, 0.75), along]))
+        assert hits_before(body, viewer, np.array([across, -rng.uniform(0.6, 0.75), along]))
 
 
 def test_lamps_burn_at_night_and_street_lamps_flicker_with_the_mains() -> None:

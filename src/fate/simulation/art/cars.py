@@ -11,6 +11,7 @@ they do, the order in the tuple decides: cabins, then the lower body, then the l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -18,6 +19,7 @@ from typing import Literal
 
 import numpy as np
 
+from fate.simulation.arrays import Float64
 from fate.simulation.art.catalogue import Catalogue
 from fate.simulation.art.panels import Body, Canvas, Panel, Point, Texture, vector
 
@@ -75,14 +77,37 @@ CARS = Catalogue.load("cars", CarShape)
 
 def make_car(rng: np.random.Generator, body: str, *, night: bool = False) -> Body:
     """A car of one make (a name in ``CARS``), in a paint and a size of its own; by night its lamps are on."""
-    shape = CARS.styles[body]
-    finish = _finish(rng)
-    scale = np.array([rng.uniform(0.97, 1.03), rng.uniform(0.97, 1.04), rng.uniform(0.95, 1.05)])
-    day_lamps = bool(rng.random() < _DAY_LAMP_SHARE)
+    finish, scale, day_lamps = draw_finish(rng), draw_scale(rng), draws_day_lamps(rng)
+    return build_car(body, CARS.styles[body], finish, scale, night=night, day_lamps=day_lamps)
+
+
+def draw_scale(rng: np.random.Generator) -> Float64:
+    """How much wider, higher and longer than its make a car is, [3]."""
+    return np.array([rng.uniform(0.97, 1.03), rng.uniform(0.97, 1.04), rng.uniform(0.95, 1.05)])
+
+
+def draws_day_lamps(rng: np.random.Generator) -> bool:
+    """Whether a car drives with daytime running lights."""
+    return bool(rng.random() < _DAY_LAMP_SHARE)
+
+
+def build_car(
+    name: str,
+    shape: CarShape,
+    finish: Finish,
+    scale: Float64,
+    *,
+    night: bool,
+    day_lamps: bool,
+    surface: Callable[[Panel], Panel] | None = None,
+) -> Body:
+    """The body of a shape in a finish, stretched by ``scale`` [3]; ``surface`` changes every panel but the lamps."""
     panels: list[Panel] = []
     for index, cabin in enumerate(shape.cabins):
         panels += _cabin_panels(shape, cabin, finish, with_rear=index == 0)
     panels += _lower_panels(shape, finish)
+    if surface is not None:
+        panels = [surface(panel) for panel in panels]
     panels.append(_lamp_panel(shape, front=False, emission=_LAMP_EMISSION if night else 0.0))
     glow = _LAMP_EMISSION if night else 0.6 * _LAMP_EMISSION * day_lamps
     panels.append(_lamp_panel(shape, front=True, emission=glow))
@@ -90,7 +115,7 @@ def make_car(rng: np.random.Generator, body: str, *, night: bool = False) -> Bod
     width, height, length = np.array([shape.width, tallest, shape.length]) * scale
     middle = vector(0, 0, shape.length / 2)
     moved = tuple(panel.scaled(scale, about=middle) for panel in panels)
-    return Body(body, "car", moved, float(length), float(width), float(height))
+    return Body(name, "car", moved, float(length), float(width), float(height))
 
 
 @dataclass(frozen=True)
@@ -334,7 +359,8 @@ def _number_plate(canvas: Canvas, y: float) -> None:
             canvas.rect(x, y + 0.035, x + 0.036, y - 0.035, 0.12)
 
 
-def _finish(rng: np.random.Generator) -> Finish:
+def draw_finish(rng: np.random.Generator) -> Finish:
+    """Paint, wheels and glass of one car."""
     paint = PAINTS[int(rng.choice(len(PAINTS), p=PAINT_SHARES / PAINT_SHARES.sum()))] * rng.uniform(0.88, 1.08)
     return Finish(
         paint=float(paint),

@@ -10,6 +10,7 @@ import numpy as np
 from fate.simulation.art.cars import CARS, make_car
 from fate.simulation.art.catalogue import Split
 from fate.simulation.art.dogs import make_dog
+from fate.simulation.art.individual_cars import make_individual_car
 from fate.simulation.art.large_vehicles import make_large_vehicle
 from fate.simulation.art.panels import Body
 from fate.simulation.art.pedestrians import PEDESTRIANS, make_pedestrian
@@ -29,13 +30,19 @@ class Cast(NamedTuple):
 def make_cast(
     rng: np.random.Generator, split: Split, night: bool, variety: Variety | None = None, trucks_are_cars: bool = True
 ) -> Cast:
-    """Cars, pedestrians and two-wheelers of a street; in one of any variety, trucks are never cars."""
-    cars = [make_car(rng, CARS.choose(rng, split), night=night) for _ in range(10)]
+    """Cars, pedestrians and two-wheelers of a street.
+
+    In one of any variety, trucks are never cars. There and where ``trucks_are_cars`` is false, every car has a shape
+    and reflections of its own.
+    """
+    mixed = variety is not None or not trucks_are_cars
+    new_car = make_individual_car if mixed else make_car
+    cars = [new_car(rng, CARS.choose(rng, split), night=night) for _ in range(10)]
     people = [make_pedestrian(rng, PEDESTRIANS.choose(rng, split)) for _ in range(8)]
     drawn = variety is None  # riders in a street of any variety have bodies: see riders.py
     styles = (TWO_WHEELERS.choose(rng, split) for _ in range(4))
     two_wheelers = [make_two_wheeler(rng, style, night=night, rider=drawn) for style in styles]
-    if variety is not None or not trucks_are_cars:
+    if mixed:
         cars = [replace(car, kind="scenery") if car.name == "box-truck" else car for car in cars]
     if variety is not None:
         people = [make_person(rng, split, "walk") for _ in range(8)]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from fate.simulation.art.individual_cars import reflections
 from fate.simulation.art.panels import Body, Canvas, Panel, Texture, vector
+
+_GLOSS = 0.5  # how strongly they mirror what is around them
 
 
 def make_large_vehicle(rng: np.random.Generator, night: bool) -> Body:
@@ -14,7 +17,7 @@ def make_large_vehicle(rng: np.random.Generator, night: bool) -> Body:
     height = float(rng.uniform(2.8, 3.2) if bus else rng.uniform(3.0, 3.9))
     paint = float(rng.choice([0.12, 0.3, 0.5, 0.7]))
     half_long, half = length / 2, width / 2
-    side = _draw_side(rng, length, height, paint, bus)
+    side = reflections(rng, _draw_side(rng, length, height, paint, bus), _GLOSS)
     flanks = [
         Panel(side.mirrored(), vector(-half, -height, half_long), vector(0, 0, -length), vector(0, height, 0)),
         Panel(side, vector(half, -height, -half_long), vector(0, 0, length), vector(0, height, 0)),
@@ -29,7 +32,8 @@ def make_large_vehicle(rng: np.random.Generator, night: bool) -> Body:
     for front in (False, True):
         turn = 1.0 if front else -1.0
         corner, across = vector(turn * half, -height, turn * half_long), vector(-turn * width, 0, 0)
-        ends.append(Panel(_draw_end(width, height, paint, bus or front, front), corner, across, vector(0, height, 0)))
+        face = reflections(rng, _draw_end(width, height, paint, bus or front, front), _GLOSS)
+        ends.append(Panel(face, corner, across, vector(0, height, 0)))
         lamp = Canvas((-half, 1.1, half, 0.8), 32, 6)
         lamp.pair(half - 0.45, 1.1, half - 0.1, 0.8, 0.85 if front else 0.3)
         position = corner + vector(0, height - 1.1, 0.02 * turn)

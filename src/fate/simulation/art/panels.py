@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from math import ceil, floor
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -262,20 +263,27 @@ def _coverage(polygon: tuple[Point, ...], rows: int, columns: int) -> tuple[tupl
     Along a scanline the covered length right of an edge is exact; an edge going down counts against one going up,
     so no crossings need sorting. The result is shared: nobody writes into it.
     """
-    points = np.array(polygon, dtype=np.float64)
-    row0, row1 = max(0, int(np.floor(points[:, 1].min()))), min(rows, int(np.ceil(points[:, 1].max())))
-    col0, col1 = max(0, int(np.floor(points[:, 0].min()))), min(columns, int(np.ceil(points[:, 0].max())))
+    across, down = [x for x, _ in polygon], [y for _, y in polygon]
+    row0, row1 = max(0, floor(min(down))), min(rows, ceil(max(down)))
+    col0, col1 = max(0, floor(min(across))), min(columns, ceil(max(across)))
     region = (slice(row0, max(row0, row1)), slice(col0, max(col0, col1)))
     if row1 <= row0 or col1 <= col0:
         return region, np.zeros((max(row1 - row0, 0), max(col1 - col0, 0)), dtype=np.float32)
     y = row0 + (np.arange((row1 - row0) * _SCANLINES) + 0.5) / _SCANLINES
-    column = np.arange(col0, col1)
+    column = np.arange(col0, col1, dtype=np.float64)
     covered = np.zeros((y.size, column.size))
-    for (xa, ya), (xb, yb) in zip(points, np.roll(points, -1, axis=0), strict=True):
-        crossed = np.flatnonzero((y >= min(ya, yb)) & (y < max(ya, yb)))
-        if crossed.size:
-            x = xa + (y[crossed] - ya) * ((xb - xa) / (yb - ya))
-            covered[crossed] += np.sign(yb - ya) * np.clip(x[:, None] - column, 0.0, 1.0)
+    # Which scanlines lie between the lower and the upper end of each edge: they follow one another.
+    begins = np.searchsorted(y, down).tolist()
+    ends = [*zip(polygon, begins, strict=True), (polygon[0], begins[0])]
+    for ((xa, ya), i), ((xb, yb), j) in pairwise(ends):
+        if i != j:
+            crossed = slice(min(i, j), max(i, j))
+            if xa == xb:  # upright: the same for all of its scanlines
+                share = np.minimum(np.maximum(xa - column, 0.0), 1.0)
+            else:
+                x = xa + (y[crossed] - ya) * ((xb - xa) / (yb - ya))
+                share = np.minimum(np.maximum(x[:, None] - column, 0.0), 1.0)
+            covered[crossed] += share if yb > ya else -share
     coverage = np.abs(covered).reshape(row1 - row0, _SCANLINES, column.size).mean(axis=1).astype(np.float32)
     np.clip(coverage, 0.0, 1.0, out=coverage)
     coverage.flags.writeable = False
