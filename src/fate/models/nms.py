@@ -7,9 +7,9 @@ objectness · class. Heads without objectness (DETR) learn to predict each objec
 best (query, class) pairs without NMS, unless ``max_overlap`` is given: small models predict some objects twice.
 
 Greedy NMS has one rule: *a box is kept unless it overlaps a better box of its class that is kept*. On the CPU a
-compiled loop (``nms_loops``) applies the rule from the best box down. On other devices it is applied to all boxes at once until nothing
-changes: every round settles at least one more box, and the result is the same. Boxes of equal score are ordered by
-their index in the outputs.
+compiled loop (``nms_loops``) applies the rule from the best box down. On other devices it is applied to all boxes at
+once until nothing changes: every round settles at least one more box, and the result is the same. Boxes of equal score
+are ordered by their index in the outputs.
 """
 
 from __future__ import annotations
