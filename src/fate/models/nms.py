@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple, cast, get_args
 
 import numpy as np
@@ -25,7 +26,7 @@ from torch import Tensor
 from fate.encoding.spec import check_choice
 from fate.errors import FateError
 from fate.models.boxes import intersection_and_union
-from fate.models.nms_loops import find_proposals, keep_proposals, suppress_in_place
+from fate.models.nms_loops import Limits, choose_boxes, sigmoids, suppress_in_place
 from fate.models.outputs import Outputs
 
 Score = Literal["class", "product"]
@@ -33,7 +34,6 @@ Score = Literal["class", "product"]
 MAX_OVERLAP = 0.45  #: default IoU above which the weaker of two boxes of a class is dropped
 ROUNDS = 8  #: rounds of NMS between two checks for completion, which wait for a GPU
 PAIRS_AT_ONCE = 1 << 24  #: pairs of boxes compared at once; each takes about 40 bytes
-ALIGNED = 64  #: torch computes a multiple of so many numbers with vector instructions only
 
 
 class Detections(NamedTuple):
@@ -58,7 +58,6 @@ class Candidates(NamedTuple):
     objectness: Tensor | None  #: [N, K]
 
 
-@torch.no_grad()
 def detections(
     outputs: Outputs,
     sensor: Sequence[int],
@@ -87,6 +86,7 @@ def detections(
     return detections_by_tensors(outputs, sensor, confidence, score, max_overlap, most)
 
 
+@torch.no_grad()
 def detections_by_tensors(
     outputs: Outputs,
     sensor: Sequence[int],
@@ -108,7 +108,7 @@ def can_loop(outputs: Outputs) -> bool:
     if outputs.objectness is None:
         return False
     tensors = (outputs.boxes, outputs.class_logits, outputs.objectness)
-    return all(each.device.type == "cpu" and each.dtype == torch.float32 for each in tensors)
+    return all(each.is_cpu and each.dtype == torch.float32 for each in tensors)
 
 
 def detections_by_loop(
@@ -123,24 +123,27 @@ def detections_by_loop(
     Few predictions are above the threshold. A compiled loop finds them by their logits, so that all else is computed
     for these only: calling torch for all of them takes ten times as long.
     """
-    overlap = np.float32(MAX_OVERLAP if max_overlap is None else check_max_overlap(max_overlap))
-    limits = np.float32(confidence), overlap, np.float32(sensor[1]), np.float32(sensor[0])
-    least, found = np.float32(_least_logit(confidence)), []
-    columns = (outputs.boxes, outputs.class_logits, cast(Tensor, outputs.objectness))
-    for boxes, class_logits, objectness in zip(*(each.numpy() for each in columns), strict=True):
-        index, class_ids, logits = find_proposals(class_logits, objectness, least)
-        probabilities = sigmoid(torch.from_numpy(logits)).numpy()
-        found.append(keep_proposals(boxes, index, class_ids, probabilities, limits, score == "product"))
+    limits = _limits(confidence, max_overlap, sensor[0], sensor[1])
+    columns = (
+        each.detach().numpy() for each in (outputs.boxes, outputs.class_logits, cast(Tensor, outputs.objectness))
+    )
+    found = [
+        choose_boxes(boxes, class_logits, objectness, limits, score == "product")
+        for boxes, class_logits, objectness in zip(*columns, strict=True)
+    ]
     with torch.inference_mode(False):  # callers may use the detections in training
-        return [Detections(*(torch.from_numpy(each) for each in arrays)) for arrays in found]
+        return [Detections(*map(torch.from_numpy, arrays)) for arrays in found]
 
 
-def _least_logit(confidence: float) -> float:
-    """A logit below which no factor of a product of two probabilities of at least ``confidence`` is, with a margin."""
-    if confidence < 1e-30:
-        return -math.inf
-    limit = min(float(confidence), 1 - 1e-6)
-    return math.log(limit) - math.log1p(-limit) - 0.01
+@lru_cache(typed=True)
+def _limits(confidence: float, max_overlap: float | None, height: int, width: int) -> Limits:
+    """What the loop needs to know of the options of ``detections``."""
+    overlap = MAX_OVERLAP if max_overlap is None else check_max_overlap(max_overlap)
+    least = -math.inf  # the smaller of two probabilities is not below their product
+    if confidence > 1e-30:
+        limit = min(float(confidence), 1 - 1e-6)
+        least = math.log(limit) - math.log1p(-limit) - 0.01  # a margin for rounding
+    return np.float32(least), np.float32(confidence), np.float32(overlap), np.float32(width), np.float32(height)
 
 
 def finished(found: Candidates, keep: Tensor, sensor: Sequence[int], score: Score = "class") -> list[Detections]:
@@ -187,9 +190,7 @@ def sigmoid(logits: Tensor) -> Tensor:
     """
     if logits.device.type != "cpu":
         return logits.sigmoid()
-    filled = logits.new_zeros(-(-logits.numel() // ALIGNED) * ALIGNED)
-    filled[: logits.numel()] = logits.reshape(-1)
-    return filled.sigmoid_()[: logits.numel()].view(logits.shape)
+    return torch.from_numpy(sigmoids(logits.detach().reshape(-1).numpy())).view(logits.shape)
 
 
 def best_classes(outputs: Outputs, confidence: float, most: int) -> Candidates:

@@ -5,61 +5,65 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.compiled import compiled
+from fate.compiled import compiled, inlined
+
+#: A logit below which none of the two of a detection is, so that most predictions need no sigmoid; the least product of
+#: the two probabilities; the largest overlap; width and height of the sensor.
+Limits = tuple[np.float32, np.float32, np.float32, np.float32, np.float32]
+
+
+@inlined
+def _sigmoid(logit: np.float32) -> np.float32:
+    probability: np.float32 = np.float32(1) / (np.float32(1) + np.exp(-logit))
+    return probability
 
 
 @compiled
-def find_proposals(
-    class_logits: NDArray[np.float32], objectness: NDArray[np.float32], least: np.float32
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """The predictions of a window [Q, classes], [Q] whose two logits are not below ``least``.
+def sigmoids(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Sigmoid of logits [M]."""
+    found = np.empty(len(logits), np.float32)
+    for m in range(len(logits)):
+        found[m] = _sigmoid(logits[m])
+    return found
 
-    Returns their indices [M], their best classes [M], and the logits of class and objectness [2, M]. A prediction that
-    is not a number is none of them.
+
+@compiled
+def choose_boxes(
+    boxes: NDArray[np.float32],
+    class_logits: NDArray[np.float32],
+    objectness: NDArray[np.float32],
+    limits: Limits,
+    by_product: bool,
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]:
+    """The columns of ``nms.Detections`` of a window.
+
+    Args:
+        boxes: [Q, 4], xyxy in pixels.
+        class_logits, objectness: logits [Q, classes] and [Q]. A prediction that is not a number is left out.
+        limits: of detections.
+        by_product: whether the score is the product.
     """
-    count, classes = class_logits.shape
-    index, class_ids = np.empty(count, np.int64), np.empty(count, np.int64)
+    least, confidence, max_overlap, width, height = limits
+    index, class_ids = np.empty(len(boxes), np.int64), np.empty(len(boxes), np.int64)
+    probabilities, products = np.empty((2, len(boxes)), np.float32), np.empty(len(boxes), np.float32)
     found = 0
-    for q in range(count):
+    for q in range(len(boxes)):
         if not objectness[q] >= least:
             continue
         best, best_class = class_logits[q, 0], 0
-        for c in range(1, classes):
+        for c in range(1, class_logits.shape[1]):
             here = class_logits[q, c]
             if here > best or np.isnan(here):
                 best, best_class = here, c
-        if best >= least:
-            index[found], class_ids[found] = q, best_class
+        if not best >= least:
+            continue
+        score, there = _sigmoid(best), _sigmoid(objectness[q])
+        if score * there >= confidence:
+            index[found], class_ids[found], products[found] = q, best_class, score * there
+            probabilities[0, found], probabilities[1, found] = score, there
             found += 1
-    logits = np.empty((2, found), np.float32)
-    for m in range(found):
-        logits[0, m], logits[1, m] = class_logits[index[m], class_ids[m]], objectness[index[m]]
-    return index[:found], class_ids[:found], logits
-
-
-@compiled
-def keep_proposals(
-    boxes: NDArray[np.float32],
-    index: NDArray[np.int64],
-    class_ids: NDArray[np.int64],
-    probabilities: NDArray[np.float32],
-    limits: tuple[np.float32, np.float32, np.float32, np.float32],
-    by_product: bool,
-) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]:
-    """The columns of ``nms.Detections`` of a window from what ``find_proposals`` has returned.
-
-    Args:
-        boxes: all [Q, 4], xyxy in pixels.
-        index, class_ids: of M proposals.
-        probabilities: of class and objectness [2, M].
-        limits: least product of the probabilities, largest overlap, width and height of the sensor.
-        by_product: whether the score is the product.
-    """
-    confidence, max_overlap, width, height = limits
-    products = probabilities[0] * probabilities[1]
-    enough = np.flatnonzero(products >= confidence)
-    order = enough[np.argsort(-products[enough], kind="mergesort")]  # stable
-    count, nothing = len(order), np.float32(0)
+    order = np.argsort(-products[:found], kind="mergesort")  # stable
+    count, nothing = found, np.float32(0)
     corners, areas = np.empty((1, 4, count), np.float32), np.empty((1, count), np.float32)
     ids, stays = np.empty((1, count), np.int32), np.ones((1, count), np.int32)
     for k in range(count):
