@@ -36,8 +36,8 @@ class LeanDetector(GraphDetector):
 
     def _predictions(self, found: dict[str, NDArray[Any]]) -> Outputs:
         raw = found[RAW]
-        boxes, values = decoded(raw, self._cells, self._cell_strides), torch.from_numpy(raw)
-        return Outputs(torch.from_numpy(boxes), class_logits=values[..., 5:], objectness=values[..., 4])
+        boxes = decoded(raw, self._cells, self._cell_strides)
+        return Outputs(*(torch.from_numpy(each) for each in (boxes, raw[..., 5:], raw[..., 4])))
 
     @staticmethod
     def joined(state: State) -> list[Tensor]:
