@@ -1,6 +1,6 @@
 """One step of FATE-S or S5-ViT as a graph with few operations, for the runtimes that FATE itself calls.
 
-    image, rate.1.transition, …, state.1.real, …  →  raw, new_state.1.real, …
+    image, rate.1.transition.real, …, state.1, …  →  raw, new_state.1, …
 
 A small detector spends more than half of its time on hundreds of small operations, whose start takes longer than their
 work. ``step_graph.StepGraph`` is the readable form, and the one of exported files. This form computes the same:
@@ -8,7 +8,7 @@ work. ``step_graph.StepGraph`` is the readable form, and the one of exported fil
 - **The rate** is given as Λ̄ and the gain of each S5 layer (``S5.at_rate``), which the caller computes once for each
   rate; so no operation depends on it, and all weights are constants.
 - **Complex numbers** are two tensors, and each half of a linear layer is a layer of its own, so that nothing is split
-  or joined. The state, too, has two tensors for each stage.
+  or joined. The state [B, 2, L, P] has first all real parts, then all imaginary parts, of L tokens.
 - **Tokens** [B, L, C] keep their order from the convolution of a stage to its end.
 - **A norm that follows a convolution** needs no mean: the mean over channels is subtracted from the weights instead.
 - **Factors** (LayerScale, and 1 / √d of attention) are multiplied into weights.
@@ -38,8 +38,6 @@ from fate.models.layers.s5 import S5, S5Block
 
 #: Parts of the rate of an S5 layer, each [B, 1, P]: real and imaginary parts of Λ̄ and of the gain.
 RATE = ("transition.real", "transition.imag", "gain.real", "gain.imag")
-#: Parts of the state of a stage, each [B, L, P].
-PARTS = ("real", "imag")
 #: The output [B, Q, 5 + classes]: offset and size of the box in cells, then logits of objectness and of the classes.
 RAW = "raw"
 
@@ -79,8 +77,7 @@ class LeanGraph(nn.Module):
         self.inputs |= {name: torch.from_numpy(value) for name, value in rates.items()}
         for number in self.numbers:
             rows, height, width, pairs = cast(Tensor, of_stages[number]).shape
-            for part in PARTS:
-                self.inputs[f"state.{number}.{part}"] = torch.zeros(rows, height * width, pairs // 2)
+            self.inputs[f"state.{number}"] = torch.zeros(rows, 2, height * width, pairs // 2)
         names = [name for name in self.inputs if name.startswith("state.")]
         self.state_pairs = {name: f"new_{name}" for name in names}
         self.outputs = [RAW, *self.state_pairs.values()]
@@ -97,9 +94,8 @@ class LeanGraph(nn.Module):
                 x, _ = stage(x, None, 1, 1.0, length)
             else:
                 rate = [given[f"rate.{number}.{part}"] for part in RATE]
-                state = [given[f"state.{number}.{part}"] for part in PARTS]
-                x, *new_state = stage(x, rate, state, length)
-                after += new_state
+                x, new_state = stage(x, rate, given[f"state.{number}"], length)
+                after.append(new_state)
             features.append(x)
         return self.predictions(self.neck(features[1:])), *after
 
@@ -123,10 +119,8 @@ class LeanStage(nn.Module):
         self.blocks = nn.ModuleList(LeanTransformerBlock(block) for block, _ in blocks if block is not None)
         self.memory = LeanS5Block(cast(S5Block, stage.memory))
 
-    def forward(
-        self, x: Tensor, rate: list[Tensor], state: list[Tensor], length: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """[N, C, H, W] to [N, C', H', W'] and the two parts of the next state."""
+    def forward(self, x: Tensor, rate: list[Tensor], state: Tensor, length: Tensor | None) -> tuple[Tensor, Tensor]:
+        """[N, C, H, W] to [N, C', H', W'] and the next state."""
         x = self.conv(x).permute(0, 2, 3, 1)
         _, height, width, channels = x.shape
         tokens = x.flatten(1, 2)
@@ -145,8 +139,8 @@ class LeanStage(nn.Module):
             else:
                 groups = to_groups(tokens.view(-1, height, width, channels), self.partition, grid)
                 tokens = from_groups(block(groups), self.partition, height, width, grid).flatten(1, 2)
-        tokens, real, imag = self.memory(tokens, rate, state)
-        return tokens.view(-1, height, width, channels).permute(0, 3, 1, 2), real, imag
+        tokens, state = self.memory(tokens, rate, state)
+        return tokens.view(-1, height, width, channels).permute(0, 3, 1, 2), state
 
 
 class LeanTransformerBlock(nn.Module):
@@ -195,10 +189,10 @@ class LeanS5Block(nn.Module):
         self.feedthrough = nn.Parameter(ssm.feedthrough.detach(), requires_grad=False)
         self.expand = nn.ModuleList(linear(part) for part in block.expand.weight.chunk(2))
 
-    def forward(self, x: Tensor, rate: list[Tensor], state: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens [B, L, C], ``RATE`` and the parts of the state to tokens and the parts of the next state."""
+    def forward(self, x: Tensor, rate: list[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens [B, L, C], ``RATE`` and the state [B, 2, L, P] to tokens and the next state."""
         a_real, a_imag, g_real, g_imag = rate
-        x_real, x_imag = state
+        x_real, x_imag = state[:, :1].flatten(0, 1), state[:, 1:].flatten(0, 1)
         u = self.norm(x)
         d_real, d_imag = (part(u) for part in self.drive)
         real = a_real * x_real - a_imag * x_imag + (g_real * d_real - g_imag * d_imag)
@@ -206,7 +200,7 @@ class LeanS5Block(nn.Module):
         y = self.read[0](real) + self.read[1](imag) + u * self.feedthrough
         v = self.mlp_norm(functional.gelu(y) + u)
         values, gates = (part(v) for part in self.expand)
-        return self.contract(values * functional.gelu(gates)) + v, real, imag
+        return self.contract(values * functional.gelu(gates)) + v, torch.stack((real, imag), 1)
 
 
 def linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:

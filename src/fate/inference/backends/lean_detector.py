@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fate.inference.backends.graph_detector import GraphDetector
 from fate.inference.backends.sessions import Session
-from fate.inference.lean_graph import PARTS, RAW, decoded, layers_with_rate, rates_of
+from fate.inference.lean_graph import RAW, decoded, layers_with_rate, rates_of
 from fate.models.detector import Detector
 from fate.models.heads.yolox import YOLOXHead, cells_of
 from fate.models.outputs import Outputs
@@ -43,4 +43,4 @@ class LeanDetector(GraphDetector):
     def joined(state: State) -> list[Tensor]:
         """The state of each stage as a detector in torch has it, but for its shape: [B, L, 2·P]."""
         parts: Any = state
-        return [torch.cat(parts[first : first + len(PARTS)], -1) for first in range(0, len(parts), len(PARTS))]
+        return [part.transpose(1, 2).flatten(2) for part in parts]
