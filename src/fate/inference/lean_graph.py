@@ -128,8 +128,8 @@ class LeanStage(nn.Module):
         tokens = tokens / torch.sqrt(tokens.pow(2).mean(-1, keepdim=True) + self.norm.eps)
         tokens = tokens * self.norm.weight + self.norm.bias
         if self.length_affine is not None:
-            scale, offset = ((length[:, None] * each)[:, None] for each in self.length_affine.parameters())  # type: ignore[index]
-            tokens = tokens * (1 + scale) + offset
+            affine, window = self.length_affine, cast(Tensor, length)[:, None, None]
+            tokens = tokens * (1 + window * affine.scale) + window * affine.offset
         if self.mix is not None:
             images = tokens.view(-1, height, width, channels).permute(0, 3, 1, 2)
             tokens = self.mix(images).permute(0, 2, 3, 1).flatten(1, 2)
