@@ -57,7 +57,7 @@ def test_a_lean_step_computes_what_the_detector_does_at_changing_rates(name: str
         assert torch.allclose(raw[..., 4], expected.objectness, atol=1e-4)
         boxes = decode_boxes(raw[..., :4], detector.head.cells, detector.head.cell_strides)  # type: ignore[arg-type]
         assert torch.allclose(boxes, expected.boxes, atol=1e-2, rtol=1e-4)
-        memories = LeanDetector.joined(tuple(carried.values()))
+        memories = LeanDetector.as_in_torch(tuple(carried.values()))
         for own, other in zip(memories, tensors(state), strict=True):
             assert torch.allclose(own.view(other.shape), other, atol=1e-4)
             assert other.abs().max() > 0.01

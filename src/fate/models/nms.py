@@ -26,7 +26,7 @@ from torch import Tensor
 from fate.encoding.spec import check_choice
 from fate.errors import FateError
 from fate.models.boxes import intersection_and_union
-from fate.models.nms_loops import Limits, choose_boxes, sigmoids, suppress_in_place
+from fate.models.nms_loops import Limits, choose_boxes, sigmoids, suppress_boxes
 from fate.models.outputs import Outputs
 
 Score = Literal["class", "product"]
@@ -253,7 +253,7 @@ def suppress_by_loop(candidates: Candidates, max_overlap: float) -> Tensor:
     corners = np.ascontiguousarray(candidates.boxes.numpy().transpose(0, 2, 1))
     areas = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
     stays = (candidates.confidences.numpy() >= 0).astype(np.int32)
-    suppress_in_place(corners, areas, candidates.class_ids.numpy().astype(np.int32), np.float32(max_overlap), stays)
+    suppress_boxes(corners, areas, candidates.class_ids.numpy().astype(np.int32), np.float32(max_overlap), stays)
     return torch.from_numpy(stays.astype(bool))
 
 

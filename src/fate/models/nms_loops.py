@@ -71,7 +71,7 @@ def choose_boxes(
             corners[0, side, k] = boxes[index[order[k]], side]
         areas[0, k] = (corners[0, 2, k] - corners[0, 0, k]) * (corners[0, 3, k] - corners[0, 1, k])
         ids[0, k] = class_ids[order[k]]
-    suppress_in_place(corners, areas, ids, max_overlap, stays)
+    suppress_boxes(corners, areas, ids, max_overlap, stays)
     clipped, number = np.empty((count, 4), np.float32), 0
     for k in range(count):
         left, top = min(max(corners[0, 0, k], nothing), width), min(max(corners[0, 1, k], nothing), height)
@@ -86,7 +86,7 @@ def choose_boxes(
 
 
 @compiled
-def suppress_in_place(
+def suppress_boxes(
     corners: NDArray[np.float32],
     areas: NDArray[np.float32],
     class_ids: NDArray[np.int32],

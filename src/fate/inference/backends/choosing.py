@@ -112,7 +112,7 @@ def graph_file(detector: Detector, say: Say | None = None) -> Path:
         draft.write_bytes(content)
         if isinstance(step, LeanGraph):
             lean = LeanDetector(open_session(draft, "onnxruntime"), exact)
-            refuse_above(compare_detectors(lean, exact, batches, LeanDetector.joined))
+            refuse_above(compare_detectors(lean, exact, batches, LeanDetector.as_in_torch))
         else:
             refuse_above(compare(draft, step, exact, batches))
     if not _keep(file, content):

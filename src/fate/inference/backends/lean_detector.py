@@ -40,7 +40,7 @@ class LeanDetector(GraphDetector):
         return Outputs(*(torch.from_numpy(each) for each in (boxes, raw[..., 5:], raw[..., 4])))
 
     @staticmethod
-    def joined(state: State) -> list[Tensor]:
+    def as_in_torch(state: State) -> list[Tensor]:
         """The state of each stage as a detector in torch has it, but for its shape: [B, L, 2·P]."""
         parts: Any = state
         return [part.transpose(1, 2).flatten(2) for part in parts]

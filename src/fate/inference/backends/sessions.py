@@ -142,11 +142,11 @@ class OpenVinoSession:
                 continue
             if value.shape != shape:  # or a smaller one would be repeated
                 raise FateError(f"{name} of shape {value.shape} was given to a graph; expected {shape}")
-            place = value.transpose(0, 2, 3, 1) if name == IMAGE else value
-            if not (place.flags.c_contiguous and place.flags.writeable):
-                place = place.copy()
-            self._request.set_input_tensor(number, self._tensor(place, shared_memory=True))
-            self._given[name] = place
+            data = value.transpose(0, 2, 3, 1) if name == IMAGE else value
+            if not (data.flags.c_contiguous and data.flags.writeable):
+                data = data.copy()
+            self._request.set_input_tensor(number, self._tensor(data, shared_memory=True))
+            self._given[name] = data
         found = {}
         for number, (name, shape, kind) in enumerate(self._outputs):
             found[name] = np.empty(shape, kind)
