@@ -112,6 +112,29 @@ def compare(
     return Differences(*np.max(differences, axis=0).tolist())  # NaN stays NaN
 
 
+def compare_detectors(
+    found: Detector, expected: Detector, batches: Sequence[EventBatch], state_of: Callable[[State], list[Tensor]]
+) -> Differences:
+    """Compare two forms of a detector on the same windows, each with its own state.
+
+    ``state_of`` makes tensors of the first one's state that agree with those of the second one but for their shapes.
+    """
+    differences, states_now = [Differences(0.0, 0.0, 0.0)], (None, None)
+    for batch in batches:
+        with torch.inference_mode():
+            (ours, own), (theirs, state) = (
+                model(batch, state) for model, state in zip((found, expected), states_now, strict=True)
+            )
+            states_now = own, state
+            parts = zip(state_of(own), states.tensors(state), strict=True)
+            memory = [(part.view(other.shape).numpy(), other) for part, other in parts]
+            outputs = {"boxes": ours.boxes.numpy(), "class_scores": ours.class_logits.sigmoid().numpy()}
+            if ours.objectness is not None:
+                outputs["objectness"] = ours.objectness.sigmoid().numpy()
+        differences.append(_difference(outputs, theirs, memory, expected.sensor))
+    return Differences(*np.max(differences, axis=0).tolist())
+
+
 def _with_cells(path: Path, names: Sequence[str]) -> Callable[[dict[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
     """A file in ONNX Runtime; the cells that DETR selects are one more output."""
     import onnx  # noqa: PLC0415  (optional packages)

@@ -39,6 +39,8 @@ from fate.version import __version__
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from fate.inference.lean_graph import LeanGraph
+
 #: The cells that the queries of a DETR head come from: an output of the comparison, not of the file.
 CELLS = "cells"
 #: Events of the example that a graph is traced with; the graph takes any number.
@@ -140,7 +142,7 @@ def state_names(state: State) -> list[str]:
     return names
 
 
-def to_onnx(step: StepGraph, opset: int) -> ModelProto:
+def to_onnx(step: StepGraph | LeanGraph, opset: int) -> ModelProto:
     """The step as an ONNX model with folded constants, without names of files or lines of code.
 
     The exporter's own optimisation takes twice as long, and runtimes optimise a model when they load it.
@@ -192,7 +194,9 @@ def halve_weights(model: ModelProto) -> None:
     model.graph.node.extend(nodes)
 
 
-def described(step: StepGraph, detector: Detector, opset: int, card: Mapping[str, Any] | None = None) -> ModelProto:
+def described(
+    step: StepGraph | LeanGraph, detector: Detector, opset: int, card: Mapping[str, Any] | None = None
+) -> ModelProto:
     """The step of a detector as an ONNX model with metadata from which FATE runs it again; see ``graph_detector.py``.
 
     ``card`` is what the header of the weights says about them.

@@ -220,7 +220,10 @@ class StreamingStep:
 
     @contextmanager
     def _precision(self) -> Iterator[None]:
-        """Set the precision of matrix products, and restore it on exit."""
+        """Set the precision of matrix products, and restore it on exit; a CPU has one precision outside autocast."""
+        if self.device.type == "cpu" and not torch.is_autocast_enabled("cpu"):
+            yield
+            return
         matrices, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
         before = matrices.allow_tf32, convolutions.allow_tf32
         matrices.allow_tf32 = convolutions.allow_tf32 = self.precision != "float32"

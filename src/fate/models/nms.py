@@ -7,25 +7,26 @@ objectness · class. Heads without objectness (DETR) learn to predict each objec
 best (query, class) pairs without NMS, unless ``max_overlap`` is given: small models predict some objects twice.
 
 Greedy NMS has one rule: *a box is kept unless it overlaps a better box of its class that is kept*. On the CPU a
-compiled loop applies the rule from the best box down. On other devices it is applied to all boxes at once until nothing
-changes: every round settles at least one more box, and the result is the same. Boxes of equal score are ordered by
-their index in the outputs.
+compiled loop (``nms_loops``) applies the rule from the best box down. On other devices it is applied to all boxes at
+once until nothing changes: every round settles at least one more box, and the result is the same. Boxes of equal score
+are ordered by their index in the outputs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from functools import lru_cache
+from typing import Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fate.compiled import compiled
 from fate.encoding.spec import check_choice
 from fate.errors import FateError
 from fate.models.boxes import intersection_and_union
+from fate.models.nms_loops import Limits, choose_boxes, sigmoids, suppress_boxes
 from fate.models.outputs import Outputs
 
 Score = Literal["class", "product"]
@@ -57,7 +58,6 @@ class Candidates(NamedTuple):
     objectness: Tensor | None  #: [N, K]
 
 
-@torch.no_grad()
 def detections(
     outputs: Outputs,
     sensor: Sequence[int],
@@ -81,11 +81,69 @@ def detections(
     check_choice("score", score, get_args(Score))
     if not len(outputs.boxes):
         return []
+    if can_loop(outputs):
+        return detections_by_loop(outputs, sensor, confidence, score, max_overlap)
+    return detections_by_tensors(outputs, sensor, confidence, score, max_overlap, most)
+
+
+@torch.no_grad()
+def detections_by_tensors(
+    outputs: Outputs,
+    sensor: Sequence[int],
+    confidence: float = 0.001,
+    score: Score = "class",
+    max_overlap: float | None = None,
+    most: int = 300,
+) -> list[Detections]:
+    """``detections`` of any head on any device."""
     if outputs.objectness is None:
         found = best_classes(outputs, confidence, most)
     else:
         found = best_proposals(outputs, confidence)
     return finished(found, kept(found, max_overlap), sensor, score)
+
+
+def can_loop(outputs: Outputs) -> bool:
+    """Whether ``detections_by_loop`` supports these outputs: float32 with objectness, on the CPU."""
+    if outputs.objectness is None:
+        return False
+    tensors = (outputs.boxes, outputs.class_logits, outputs.objectness)
+    return all(each.is_cpu and each.dtype == torch.float32 for each in tensors)
+
+
+def detections_by_loop(
+    outputs: Outputs,
+    sensor: Sequence[int],
+    confidence: float = 0.001,
+    score: Score = "class",
+    max_overlap: float | None = None,
+) -> list[Detections]:
+    """``detections_by_tensors`` of heads with objectness on the CPU, with the same result to the bit.
+
+    Few predictions are above the threshold. A compiled loop finds them by their logits, so that all else is computed
+    for these only: calling torch for all of them takes ten times as long.
+    """
+    limits = _limits(confidence, max_overlap, sensor[0], sensor[1])
+    columns = (
+        each.detach().numpy() for each in (outputs.boxes, outputs.class_logits, cast(Tensor, outputs.objectness))
+    )
+    found = [
+        choose_boxes(boxes, class_logits, objectness, limits, score == "product")
+        for boxes, class_logits, objectness in zip(*columns, strict=True)
+    ]
+    with torch.inference_mode(False):  # callers may use the detections in training
+        return [Detections(*map(torch.from_numpy, arrays)) for arrays in found]
+
+
+@lru_cache(typed=True)
+def _limits(confidence: float, max_overlap: float | None, height: int, width: int) -> Limits:
+    """What the loop needs to know of the options of ``detections``."""
+    overlap = MAX_OVERLAP if max_overlap is None else check_max_overlap(max_overlap)
+    least = -math.inf  # the smaller of two probabilities is not below their product
+    if confidence > 1e-30:
+        limit = min(float(confidence), 1 - 1e-6)
+        least = math.log(limit) - math.log1p(-limit) - 0.01  # a margin for rounding
+    return np.float32(least), np.float32(confidence), np.float32(overlap), np.float32(width), np.float32(height)
 
 
 def finished(found: Candidates, keep: Tensor, sensor: Sequence[int], score: Score = "class") -> list[Detections]:
@@ -117,12 +175,22 @@ def best_proposals(outputs: Outputs, confidence: float, most: int | None = None)
     if outputs.objectness is None:
         raise FateError("outputs without objectness were given; expected those of a YOLOX head")
     logits, class_ids = outputs.class_logits.float().max(-1)
-    scores, objectness = logits.sigmoid(), outputs.objectness.float().sigmoid()
+    scores, objectness = sigmoid(logits), sigmoid(outputs.objectness.float())
     products = objectness * scores
     confidences = torch.where(products >= confidence, products, -1.0)
     order = _best_first(confidences, int((confidences >= 0).sum(1).max()) if most is None else most)
     columns = (column.gather(1, order) for column in (confidences, scores, class_ids, objectness))
     return Candidates(outputs.boxes.float().gather(1, order[:, :, None].expand(-1, -1, 4)), *columns)
+
+
+def sigmoid(logits: Tensor) -> Tensor:
+    """``torch.sigmoid``; on the CPU, equal logits have equal results.
+
+    torch computes the last few numbers of a tensor, and numbers that are not contiguous, with another formula.
+    """
+    if logits.device.type != "cpu":
+        return logits.sigmoid()
+    return torch.from_numpy(sigmoids(logits.detach().reshape(-1).numpy())).view(logits.shape)
 
 
 def best_classes(outputs: Outputs, confidence: float, most: int) -> Candidates:
@@ -185,44 +253,8 @@ def suppress_by_loop(candidates: Candidates, max_overlap: float) -> Tensor:
     corners = np.ascontiguousarray(candidates.boxes.numpy().transpose(0, 2, 1))
     areas = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
     stays = (candidates.confidences.numpy() >= 0).astype(np.int32)
-    _suppress(corners, areas, candidates.class_ids.numpy().astype(np.int32), np.float32(max_overlap), stays)
+    suppress_boxes(corners, areas, candidates.class_ids.numpy().astype(np.int32), np.float32(max_overlap), stays)
     return torch.from_numpy(stays.astype(bool))
-
-
-@compiled
-def _suppress(
-    corners: NDArray[np.float32],
-    areas: NDArray[np.float32],
-    class_ids: NDArray[np.int32],
-    max_overlap: np.float32,
-    stays: NDArray[np.int32],
-) -> None:
-    """Apply the rule from the best box down, in place: corners [N, 4, K]; areas, class_ids and stays (0 or 1) [N, K].
-
-    Copies, slices and conditional expressions show the compiler that arrays share no memory, that no index is negative
-    and that there are no branches: it then compares several boxes at once. Expressions of whole arrays would take it
-    seconds. Results equal those of ``boxes`` to the bit.
-    """
-    nothing = np.float32(0)
-    for window in range(len(stays)):
-        left, top = corners[window, 0].copy(), corners[window, 1].copy()
-        right, bottom = corners[window, 2].copy(), corners[window, 3].copy()
-        area, ids, here = areas[window].copy(), class_ids[window].copy(), stays[window].copy()
-        for best in range(len(here)):
-            if not here[best]:
-                continue
-            x1, y1, x2, y2, own_area, own_id = left[best], top[best], right[best], bottom[best], area[best], ids[best]
-            lefts, tops, rights, bottoms = left[best + 1 :], top[best + 1 :], right[best + 1 :], bottom[best + 1 :]
-            other_areas, others, alive = area[best + 1 :], ids[best + 1 :], here[best + 1 :]
-            for k in range(len(alive)):
-                width = (x2 if x2 < rights[k] else rights[k]) - (x1 if x1 > lefts[k] else lefts[k])
-                height = (y2 if y2 < bottoms[k] else bottoms[k]) - (y1 if y1 > tops[k] else tops[k])
-                common = width * height
-                too_much = common > max_overlap * (own_area + other_areas[k] - common)
-                beaten = (width > nothing) & (height > nothing) & too_much & (others[k] == own_id)
-                alive[k] &= np.int32(not beaten)
-        for k in range(len(here)):
-            stays[window, k] = here[k]
 
 
 def _best_first(values: Tensor, most: int) -> Tensor:

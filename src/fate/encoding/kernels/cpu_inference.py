@@ -121,7 +121,7 @@ def encode(
         )  # fmt: skip
 
     found = in_threads(encode_one, len(batch) * bands)
-    counts = np.sum([each for each, _ in found], axis=0)
+    counts = found[0][0] if len(found) == 1 else np.sum([each for each, _ in found], axis=0)
     if not finite:  # the loops assume finite numbers; a diverged channel must not look like an empty one
         pixels[:, :, ~np.isfinite(folded).all(0)] = np.nan
     elif memory is not None:

@@ -124,6 +124,10 @@ def sort_events(events: tuple[NDArray[Any], ...], bounds: tuple[int, int], band:
 def borders(count: NDArray[np.int32], band: int, bands: int) -> tuple[int, int, int]:
     """First cell and end of a band of equal cost, and the number of cells of the window with events."""
     total, filled = 0, 0
+    if bands == 1:
+        for c in range(len(count)):
+            filled += count[c] > 0
+        return 0, len(count), filled
     for c in range(len(count)):
         total += EVENT * count[c] + (PILLAR if count[c] else EMPTY)
         filled += count[c] > 0

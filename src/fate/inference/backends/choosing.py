@@ -26,8 +26,10 @@ import torch
 from fate.errors import FateError, warn
 from fate.files import user_cache
 from fate.inference.backends.graph_detector import GraphDetector
+from fate.inference.backends.lean_detector import LeanDetector
 from fate.inference.backends.sessions import Backend, check_backend, installed_backends, open_session
-from fate.inference.graph_check import clip, compare, refuse_above
+from fate.inference.graph_check import clip, compare, compare_detectors, refuse_above
+from fate.inference.lean_graph import LeanGraph, can_be_lean
 from fate.inference.step_graph import StepGraph, described
 from fate.inference.streaming_step import compile_for_streaming
 from fate.models.detector import Detector
@@ -40,8 +42,8 @@ Say = Callable[[str], object]
 CLIP, HZ, ROUNDS, FIRST_ROUNDS = 16, 200.0, 8, 2
 #: Graphs, and measurements, that are kept.
 MOST_FILES = 50
-#: Operators of the graphs; both runtimes have them.
-OPSET = 18
+#: Operators of the graphs; both runtimes have them. With 20, GELU is one operation.
+OPSET = 20
 
 
 def run_in(
@@ -94,19 +96,25 @@ def choose(detector: Detector, clips: bool = False, say: Say | None = None) -> B
 
 
 def graph_file(detector: Detector, say: Say | None = None) -> Path:
-    """The exported graph of a detector for one stream, in the user's cache folder; it agrees with PyTorch."""
-    file = user_cache("graphs") / f"{_key(detector)}.onnx"
+    """The graph of a detector for one stream, in the user's cache folder, lean if possible; it agrees with PyTorch."""
+    is_lean = can_be_lean(detector)
+    file = user_cache("graphs") / f"{_key(detector, *['lean'] * is_lean)}.onnx"
     if file.exists():
         return file
     if say is not None:
         say(f"exporting the detector for {detector.sensor} once, which takes some ten seconds; kept in {file.parent}")
     exact = copy.deepcopy(detector).cpu().float().eval()
-    step = StepGraph(exact, 1)
+    step = LeanGraph(exact) if is_lean else StepGraph(exact, 1)
     content = described(step, exact, OPSET).SerializeToString()
+    batches = clip(None, exact.sensor, HZ, 10, 1)
     with TemporaryDirectory() as folder:
         draft = Path(folder) / file.name
         draft.write_bytes(content)
-        refuse_above(compare(draft, step, exact, clip(None, exact.sensor, HZ, 10, 1)))
+        if isinstance(step, LeanGraph):
+            lean = LeanDetector(open_session(draft, "onnxruntime"), exact)
+            refuse_above(compare_detectors(lean, exact, batches, LeanDetector.as_in_torch))
+        else:
+            refuse_above(compare(draft, step, exact, batches))
     if not _keep(file, content):
         raise FateError(f"{file}: an exported detector must be kept there; set FATE_CACHE_DIR to a folder with space")
     return file
@@ -114,6 +122,8 @@ def graph_file(detector: Detector, say: Say | None = None) -> Path:
 
 def _in_graph(detector: Detector, backend: Backend, say: Say | None) -> GraphDetector:
     session = open_session(graph_file(detector, say), backend)
+    if can_be_lean(detector):
+        return LeanDetector(session, detector)
     encoder = copy.deepcopy(detector.encoder)
     pairs = session.facts["state_pairs"]
     return GraphDetector(session, encoder, detector.frame, detector.classes, detector.description, pairs)

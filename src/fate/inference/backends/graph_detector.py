@@ -24,11 +24,14 @@ from torch import Tensor, nn
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
 from fate.files import check_regular
-from fate.inference.backends.sessions import GRAPH_FILES, Backend, Session, open_session
+from fate.inference.backends.sessions import GRAPH_FILES, IMAGE, Backend, Session, open_session
 from fate.models.detector import Detector, Frame, step_scale_of
 from fate.models.outputs import Outputs, Targets
 from fate.models.state import State
 from fate.models.zoo import rebuild
+
+#: Step scales whose inputs are kept.
+MOST_RATES = 64
 
 
 class GraphDetector(Detector):
@@ -46,7 +49,8 @@ class GraphDetector(Detector):
         super().__init__(encoder, nn.Identity(), nn.Identity(), nn.Identity(), frame, classes, None, description)
         self.session = session
         self._pairs = state_pairs  # the input of each part of the state, and the output that is its next value
-        self._streams = session.inputs["image"][0]
+        self._streams = session.inputs[IMAGE][0]
+        self._known_rates: dict[float, dict[str, NDArray[np.float32]]] = {}
         self.eval().requires_grad_(False)
 
     @property
@@ -77,35 +81,58 @@ class GraphDetector(Detector):
         self._check_images(images)
         if step_scale is None:
             step_scale = step_scale_of(batch) if isinstance(batch, EventBatch) else 1.0
-        scales = np.broadcast_to(np.asarray(step_scale, np.float32), windows)
+        of_windows = step_scale.float().expand(windows) if isinstance(step_scale, Tensor) else None
         rows, found = windows // steps, []
         memory = self._fresh(rows) if state is None else tuple(part.numpy() for part in state)
         pixels = images.numpy()
         for first in range(0, windows, rows):
             after = slice(first, first + rows)
-            outputs, memory = self._step(pixels[after], scales[after], memory)
+            rates = self._rate(float(step_scale)) if of_windows is None else self._rates(of_windows[after])
+            outputs, memory = self._step({IMAGE: pixels[after], **rates}, rows, memory)
             found.append(outputs)
         whole = found[0] if steps == 1 else {name: np.concatenate([each[name] for each in found]) for name in found[0]}
-        boxes, scores = (torch.from_numpy(whole[name]) for name in ("boxes", "class_scores"))
-        objectness = torch.from_numpy(whole["objectness"]).logit() if "objectness" in whole else None
-        return Outputs(boxes, scores.logit(), objectness), tuple(torch.from_numpy(part) for part in memory)
+        return self._predictions(whole), tuple(torch.from_numpy(part) for part in memory)
+
+    def _rate(self, scale: float) -> dict[str, NDArray[np.float32]]:
+        """The inputs that depend on the step scale, for one that all windows share: the same arrays in every call."""
+        if scale not in self._known_rates:
+            if len(self._known_rates) == MOST_RATES:
+                self._known_rates.clear()
+            self._known_rates[scale] = self._rates(torch.full((self._streams,), scale))
+        return self._known_rates[scale]
+
+    def _rates(self, scales: Tensor) -> dict[str, NDArray[np.float32]]:
+        """The inputs that depend on the step scales [B]."""
+        return {"step_scale": scales.numpy()}
+
+    def _predictions(self, found: dict[str, NDArray[Any]]) -> Outputs:
+        """The outputs of the graph as those of a head."""
+        boxes, scores = (torch.from_numpy(found[name]) for name in ("boxes", "class_scores"))
+        objectness = torch.from_numpy(found["objectness"]).logit() if "objectness" in found else None
+        return Outputs(boxes, scores.logit(), objectness)
 
     def _step(
-        self, images: NDArray[np.float32], scales: NDArray[np.float32], memory: tuple[NDArray[Any], ...]
+        self, columns: dict[str, NDArray[np.float32]], rows: int, memory: tuple[NDArray[Any], ...]
     ) -> tuple[dict[str, NDArray[Any]], tuple[NDArray[Any], ...]]:
-        """One window of each stream [B, …]: outputs by name, and the next state. Spare streams are zero."""
-        parts, rows = [], len(images)
+        """One window of each of B = ``rows`` streams: outputs by name, and the next state. Spare streams are zero.
+
+        Columns have B rows; or, if they are the same in all calls of the graph, as many as the graph has streams.
+        """
+        given = columns | dict(zip(self._pairs, memory, strict=True))
+        if rows == self._streams:
+            found = self.session({name: given[name] for name in self.session.inputs})
+            return found, tuple(found[after] for after in self._pairs.values())
+        parts = []
         for first in range(0, rows, self._streams):
-            given = {"image": images, "step_scale": scales, **dict(zip(self._pairs, memory, strict=True))}
             feed = {}
             for name in self.session.inputs:
-                value = given[name][first : first + self._streams]
+                value = given[name]
+                if len(value) != self._streams:
+                    value = value[first : first + self._streams]
                 spare = self._streams - len(value)
                 feed[name] = np.pad(value, [(0, spare)] + [(0, 0)] * (value.ndim - 1)) if spare else value
             parts.append(self.session(feed))
-        found = parts[0]
-        if rows != self._streams:
-            found = {name: np.concatenate([each[name] for each in parts])[:rows] for name in parts[0]}
+        found = {name: np.concatenate([each[name] for each in parts])[:rows] for name in parts[0]}
         return found, tuple(found[after] for after in self._pairs.values())
 
     def _fresh(self, rows: int) -> tuple[NDArray[np.float32], ...]:

@@ -51,6 +51,8 @@ class Anchors(NamedTuple):
 class YOLOXHead(nn.Module):
     """Feature maps of N windows to Q = Σ H_i · W_i predictions for each."""
 
+    STRIDES = (8, 16, 32)
+
     cells: Tensor
     cell_strides: Tensor
 
@@ -71,7 +73,7 @@ class YOLOXHead(nn.Module):
         """
         super().__init__()
         width = in_channels[-1] // 4 if hidden is None else hidden
-        self.strides = (8, 16, 32)
+        self.strides = self.STRIDES
         self.depthwise = depthwise
         self.merged: nn.ModuleList | None = None
         conv = partial(ConvNormAct, activation=activation)
@@ -110,7 +112,7 @@ class YOLOXHead(nn.Module):
 
         In training, or with targets, the outputs also hold the anchors, which the loss needs.
         """
-        maps = (self._predict_level(level, features_here) for level, features_here in enumerate(features))
+        maps = (self.predict_level(level, features_here) for level, features_here in enumerate(features))
         raw = torch.cat([level.flatten(2).transpose(1, 2) for level in maps], dim=1)  # [N, Q, 5 + classes]
         self._build_cells([(level.shape[-2], level.shape[-1]) for level in features], features[0].device)
         anchors = None
@@ -119,7 +121,7 @@ class YOLOXHead(nn.Module):
         boxes = decode_boxes(raw[..., :4], self.cells, self.cell_strides)
         return Outputs(boxes, class_logits=raw[..., 5:], objectness=raw[..., 4], training=anchors)
 
-    def _predict_level(self, level: int, features: Tensor) -> Tensor:
+    def predict_level(self, level: int, features: Tensor) -> Tensor:
         """[N, C, H, W] to [N, 5 + classes, H, W]: box, objectness, classes."""
         stem = self.stems[level](features)
         if self.merged is not None:
@@ -150,12 +152,7 @@ class YOLOXHead(nn.Module):
         if sizes == self._sizes and self.cells.device == device:
             return
         with torch.inference_mode(False):  # tables built during inference can be used in training later
-            cells, strides = [], []
-            for (rows, columns), stride in zip(sizes, self.strides, strict=True):
-                y, x = (torch.arange(count, dtype=torch.int32, device=device) for count in (rows, columns))
-                cells.append(torch.cartesian_prod(y, x).flip(-1))
-                strides.append(torch.full_like(cells[-1][:, :1], stride))
-            self.cells, self.cell_strides = torch.cat(cells), torch.cat(strides)
+            self.cells, self.cell_strides = cells_of(sizes, self.strides, device)
         self._sizes = sizes
 
     @staticmethod
@@ -192,6 +189,18 @@ class YOLOXHead(nn.Module):
                 "objectness": (torch.where(matched, weight, 1.0) * object_error).sum() / count,
                 "class": (matched_weight * class_error).sum() / count,
             }
+
+
+def cells_of(
+    sizes: Sequence[tuple[int, int]], strides: Sequence[int], device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor]:
+    """Column and row [Q, 2] and stride [Q, 1], int32, of each cell of maps of these sizes (rows, columns)."""
+    cells, of_cells = [], []
+    for (rows, columns), stride in zip(sizes, strides, strict=True):
+        y, x = (torch.arange(count, dtype=torch.int32, device=device) for count in (rows, columns))
+        cells.append(torch.cartesian_prod(y, x).flip(-1))
+        of_cells.append(torch.full_like(cells[-1][:, :1], stride))
+    return torch.cat(cells), torch.cat(of_cells)
 
 
 def decode_boxes(raw: Tensor, cells: Tensor, strides: Tensor) -> Tensor:

@@ -152,6 +152,19 @@ class S5(nn.Module):
         else:
             step_scale = step_scale.to(self.log_step.device, dtype)
             step_scale = step_scale if step_scale.numel() == 1 else step_scale[:, None]
+        transition, gain = self.at_rate(step_scale, dtype)
+        b_real, b_imag = self.input_matrix.to(dtype).unbind(-1)
+        c_real, c_imag = self.output_matrix.to(dtype).unbind(-1)
+        output_weight = torch.cat((c_real, -c_imag), 1)  # Re(C x) = C_real x_real - C_imag x_imag
+        if gain.ndim > 1:
+            return Sampled(transition, gain, torch.cat((b_real, b_imag)), output_weight)
+        g_real, g_imag = gain[:, None].chunk(2)
+        real = torch.addcmul(g_real * b_real, g_imag, b_imag, value=-1)
+        imag = torch.addcmul(g_real * b_imag, g_imag, b_real)
+        return Sampled(transition, None, torch.cat((real, imag)), output_weight)
+
+    def at_rate(self, step_scale: float | Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+        """Λ̄ and the gain Δ / (1 - Δ/2 Λ), each [.., 2·P], for a number, [1] or [N, 1]; 0 for modes that are off."""
         eigenvalues, canonical = self.eigenvalues.to(dtype), torch.exp(self.log_step.to(dtype))
         if self.longest_memory_s is not None:
             least = CANONICAL_US / 1e6 / self.longest_memory_s / canonical
@@ -162,16 +175,7 @@ class S5(nn.Module):
             within = (cycles_per_step(eigenvalues, delta) < BAND_LIMIT).to(dtype)
             within = torch.cat((within, within), -1)
             transition, gain = transition * within, gain * within
-
-        b_real, b_imag = self.input_matrix.to(dtype).unbind(-1)
-        c_real, c_imag = self.output_matrix.to(dtype).unbind(-1)
-        output_weight = torch.cat((c_real, -c_imag), 1)  # Re(C x) = C_real x_real - C_imag x_imag
-        if gain.ndim > 1:
-            return Sampled(transition, gain, torch.cat((b_real, b_imag)), output_weight)
-        g_real, g_imag = gain[:, None].chunk(2)
-        real = torch.addcmul(g_real * b_real, g_imag, b_imag, value=-1)
-        imag = torch.addcmul(g_real * b_imag, g_imag, b_real)
-        return Sampled(transition, None, torch.cat((real, imag)), output_weight)
+        return transition, gain
 
     @torch.no_grad()
     def freeze(self, step_scale: float = 1.0) -> None:
