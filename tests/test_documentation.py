@@ -27,6 +27,8 @@ TRITON = (
     ".norm_gpu",
     ".batch_norm_gpu",
     ".matching_gpu",
+    ".deformable_gpu",
+    ".fusing_gpu",
 )
 ELSEWHERE = ("__main__", ".bags") if find_spec("triton") else ("__main__", ".bags", *TRITON)
 MODULES = [

@@ -39,7 +39,7 @@ FEWEST = 1024
 
 
 class Sampled(torch.autograd.Function):
-    """[N, Q, C] weighted sums of bilinear samples, as of ``deformable.sampled``, for values [N, S, C]."""
+    """[N, Q, C] weighted sums of bilinear samples: ``deformable.sampled`` for values [N, S, C]."""
 
     @staticmethod
     def forward(
@@ -135,15 +135,15 @@ def _cells(sizes: tl.constexpr):
 
 
 @triton.jit
-def _between(places, exists, cells):
+def _between(coordinates, exists, cells):
     """The first of the two cells that each point lies between, along one axis, and the share of the second.
 
     Points that do not exist and those far outside lie between cells that do not exist.
     """
-    along = tl.load(places, mask=exists, other=-4.0)
-    place = tl.clamp(((along + 1) * cells - 1) / 2, -2.0, cells + 1.0, propagate_nan=tl.PropagateNan.ALL)
-    first = tl.floor(place)
-    return first.to(tl.int32), place - first
+    along = tl.load(coordinates, mask=exists, other=-4.0)
+    position = tl.clamp(((along + 1) * cells - 1) / 2, -2.0, cells + 1.0, propagate_nan=tl.PropagateNan.ALL)
+    first = tl.floor(position)
+    return first.to(tl.int32), position - first
 
 
 @triton.jit
@@ -154,14 +154,14 @@ def _corner(i, j, rows, columns, width: tl.constexpr):
 
 
 @triton.jit
-def _read(values, place, inside):
+def _read(values, offset, inside):
     """[queries, points, channels] float32; 0 outside."""
-    return tl.load(values + place, mask=inside, other=0.0).to(tl.float32)
+    return tl.load(values + offset, mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _add(sums, place, inside, share, given):
-    tl.atomic_add(sums + place, share[:, :, None] * given, mask=inside, sem="relaxed")
+def _add(sums, offset, inside, share, given):
+    tl.atomic_add(sums + offset, share[:, :, None] * given, mask=inside, sem="relaxed")
 
 
 @triton.jit
@@ -182,9 +182,9 @@ def _forward(
         i, below = _between(x_y + 1, exists, rows)
         weight = tl.load(weight_of, mask=exists, other=0.0)
         for corner in tl.static_range(4):
-            place, inside = _corner(i + corner // 2, j + corner % 2, rows, columns, width)
+            offset, inside = _corner(i + corner // 2, j + corner % 2, rows, columns, width)
             share = weight * (below if corner // 2 else 1 - below) * (right if corner % 2 else 1 - right)
-            total += share[:, :, None] * _read(read, place, inside)
+            total += share[:, :, None] * _read(read, offset, inside)
         x_y += 2 * n_points
         weight_of += n_points
         read += rows * columns * width
@@ -212,20 +212,20 @@ def _backward(
         i, below = _between(points_xy + 2 * first + 2 * point + 1, exists, rows)
         left, above = 1 - right, 1 - below
         weight = tl.load(weights + first + point, mask=exists, other=0.0)
-        place_0, inside_0 = _corner(i, j, rows, columns, width)
-        place_1, inside_1 = _corner(i, j + 1, rows, columns, width)
-        place_2, inside_2 = _corner(i + 1, j, rows, columns, width)
-        place_3, inside_3 = _corner(i + 1, j + 1, rows, columns, width)
+        offset_0, inside_0 = _corner(i, j, rows, columns, width)
+        offset_1, inside_1 = _corner(i, j + 1, rows, columns, width)
+        offset_2, inside_2 = _corner(i + 1, j, rows, columns, width)
+        offset_3, inside_3 = _corner(i + 1, j + 1, rows, columns, width)
         # The reads come first: the additions, which nothing waits for, are sent while the reads are under way.
-        read_0 = _read(read, place_0, inside_0)
-        read_1 = _read(read, place_1, inside_1)
-        read_2 = _read(read, place_2, inside_2)
-        read_3 = _read(read, place_3, inside_3)
+        read_0 = _read(read, offset_0, inside_0)
+        read_1 = _read(read, offset_1, inside_1)
+        read_2 = _read(read, offset_2, inside_2)
+        read_3 = _read(read, offset_3, inside_3)
         if learns:
-            _add(sums, place_0, inside_0, weight * above * left, given)
-            _add(sums, place_1, inside_1, weight * above * right, given)
-            _add(sums, place_2, inside_2, weight * below * left, given)
-            _add(sums, place_3, inside_3, weight * below * right, given)
+            _add(sums, offset_0, inside_0, weight * above * left, given)
+            _add(sums, offset_1, inside_1, weight * above * right, given)
+            _add(sums, offset_2, inside_2, weight * below * left, given)
+            _add(sums, offset_3, inside_3, weight * below * right, given)
         along_0 = tl.sum(read_0 * given, 2)
         along_1 = tl.sum(read_1 * given, 2)
         along_2 = tl.sum(read_2 * given, 2)
@@ -235,8 +235,8 @@ def _backward(
         to_y = left * (along_2 - along_0) + right * (along_3 - along_1)
         # From -1 to 1, a point crosses all columns and all rows.
         to_xy = tl.join(to_x * weight * (columns / 2), to_y * weight * (rows / 2))
-        place_xy = 2 * point[:, :, None] + tl.arange(0, 2)[None, None, :]
-        tl.store(to_points + 2 * first + place_xy, to_xy, mask=exists[:, :, None])
+        offset_xy = 2 * point[:, :, None] + tl.arange(0, 2)[None, None, :]
+        tl.store(to_points + 2 * first + offset_xy, to_xy, mask=exists[:, :, None])
         tl.store(to_weights + first + point, to_weight, mask=exists)
         point += n_points
         read += rows * columns * width

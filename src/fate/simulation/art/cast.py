@@ -35,14 +35,14 @@ def make_cast(
     In one of any variety, trucks are never cars. There and where ``trucks_are_cars`` is false, every car has a shape
     and reflections of its own.
     """
-    mixed = variety is not None or not trucks_are_cars
-    new_car = make_individual_car if mixed else make_car
+    individual = variety is not None or not trucks_are_cars
+    new_car = make_individual_car if individual else make_car
     cars = [new_car(rng, CARS.choose(rng, split), night=night) for _ in range(10)]
     people = [make_pedestrian(rng, PEDESTRIANS.choose(rng, split)) for _ in range(8)]
     drawn = variety is None  # riders in a street of any variety have bodies: see riders.py
     styles = (TWO_WHEELERS.choose(rng, split) for _ in range(4))
     two_wheelers = [make_two_wheeler(rng, style, night=night, rider=drawn) for style in styles]
-    if mixed:
+    if individual:
         cars = [replace(car, kind="scenery") if car.name == "box-truck" else car for car in cars]
     if variety is not None:
         people = [make_person(rng, split, "walk") for _ in range(8)]
