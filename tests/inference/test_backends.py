@@ -23,6 +23,7 @@ from fate.inference.backends.graph_detector import GraphDetector
 from fate.inference.graph_check import clip
 from fate.inference.loading import bundled_weights
 from fate.inference.streaming_step import compile_for_streaming
+from fate.models.boxes import pairwise_iou
 from fate.models.detector import Detector
 from fate.models.nms import Detections
 from fate.models.zoo import build_model
@@ -100,6 +101,34 @@ def test_bundled_detectors_find_the_same_boxes_in_every_runtime(name: str, hz: f
     expected = found_by(model, batches, confidence=0.05)
     for backend in RUNTIMES:
         assert_same_boxes(found_by(run_in(model, backend), batches, confidence=0.05), expected)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", bundled_weights())
+def test_bfloat16_finds_nearly_the_same_boxes(name: str) -> None:
+    pytest.importorskip("openvino")
+    if not sessions.has_bf16():
+        pytest.skip("this processor has no instructions for bfloat16")
+    model = fate.load_model(bundled_weights()[name])
+    batches = clip(None, model.sensor, 200, steps=10, streams=1)
+    rounded = run_in(model, sessions.BF16)
+    assert compile_for_streaming(rounded).precision == "bfloat16"
+    expected, found = (found_by(each, batches, confidence=0.05) for each in (model, rounded))
+    strong = near = 0
+    for ours, theirs in zip(found, expected, strict=True):
+        overlaps = pairwise_iou(theirs.boxes, ours.boxes) * (theirs.class_ids[:, None] == ours.class_ids)
+        strong += len(overlaps)
+        near += int((overlaps > 0.8).any(1).sum())
+    assert strong
+    assert near >= 0.9 * strong
+    assert any(not torch.equal(ours.scores, theirs.scores) for ours, theirs in zip(found, expected, strict=True))
+
+
+def test_bfloat16_is_refused_on_a_processor_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(sessions, "has_bf16", lambda: False)
+    with pytest.raises(FateError, match="bfloat16.*openvino"):
+        fate.load_detector("fate-s-nano", backend=sessions.BF16)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from fate.events.window import Window, window_us
 from fate.formats.opening import open_recording
 from fate.formats.saving import write_events
 from fate.inference.backends.choosing import run_in
-from fate.inference.backends.sessions import check_backend
+from fate.inference.backends.sessions import BF16, check_backend
 from fate.inference.streaming_step import PRECISIONS, StreamingStep, compile_for_streaming
 from fate.models.detector import Detector, step_scale_of
 from fate.models.zoo import build_model, model_named
@@ -28,9 +28,9 @@ from fate.models.zoo import build_model, model_named
 #: Number of windows that are measured, and of windows before them that are not.
 CALLS, FIRST_CALLS = 60, 5
 #: How a detector can be run: from Python, as a streaming step, as one after ``torch.compile``, and in other runtimes.
-WAYS = ("eager", "streaming", "compiled", "onnxruntime", "openvino")
+WAYS = ("eager", "streaming", "compiled", "onnxruntime", "openvino", BF16)
 #: Ways that need a GPU, and those that run on a CPU only.
-GPU_WAYS, CPU_WAYS = ("compiled",), ("onnxruntime", "openvino")
+GPU_WAYS, CPU_WAYS = ("compiled",), ("onnxruntime", "openvino", BF16)
 DEFAULT_MODELS = ("fate-s", "s5-vit-b", "fate-e", "evrt-detr-b", "rvt-b", "get-b")
 
 

@@ -35,6 +35,7 @@ from fate.errors import FateError
 from fate.events.events import Events
 from fate.events.window import Window
 from fate.inference.backends.graph_detector import GraphDetector
+from fate.inference.backends.sessions import BF16
 from fate.inference.fusing import fused, lay_out_for_cpu_
 from fate.models import nms
 from fate.models import state as states
@@ -90,7 +91,7 @@ def compile_for_streaming(
         detector: it is copied, not changed.
         device: where to run.
         streams: B, windows in a call.
-        precision: of matrix products; None for "tf32" on a GPU, "float32" elsewhere.
+        precision: of matrix products; None for "tf32" on a GPU, elsewhere for that of the detector's backend.
         confidence: lowest confidence of a detection.
         compiler: on a GPU, let ``torch.compile`` fuse small kernels first; it takes a minute or two at the start.
         hop_us: time from one window to the next if windows overlap; the state is advanced by it. None to advance it by
@@ -107,8 +108,9 @@ def compile_for_streaming(
         raise FateError(f"device {str(device)!r} was asked for; expected cpu or cuda, with a GPU that torch can use")
     if streams < 1:
         raise FateError(f"streams={streams} was given; expected 1 or more")
-    chosen = ("tf32" if kind == "cuda" else "float32") if precision is None else precision
-    possible = PRECISIONS if kind == "cuda" else ("float32",)
+    on_cpu: Precision = "bfloat16" if isinstance(detector, GraphDetector) and detector.backend == BF16 else "float32"
+    chosen = ("tf32" if kind == "cuda" else on_cpu) if precision is None else precision
+    possible = PRECISIONS if kind == "cuda" else (on_cpu,)
     if chosen not in possible:
         raise FateError(f"precision={precision!r} was given for {kind}; expected one of {', '.join(possible)}")
     if score not in get_args(Score):

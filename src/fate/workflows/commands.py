@@ -268,8 +268,7 @@ def evaluate(
         report: name of a page to write, .html: curves, confusion matrices, kinds of errors (TIDE) and sample frames.
         groups: evaluate each group of recordings by itself, too: ``"sensor"`` or ``"scene"`` of a simulated dataset, a
             YAML or JSON file with a line ``recording: group`` for each recording, or such a mapping.
-        backend: what runs the detector on a CPU: "torch", "onnxruntime", "openvino", or "auto" for the fastest; see
-            ``fate.load_detector``.
+        backend: what runs the detector on a CPU; see ``fate.load_detector``.
         say: called with a line about what is prepared and which backend was chosen.
         progress: called with the share that is done, 0 to 1.
 

@@ -3,7 +3,8 @@
     session = open_session("nano.onnx", "onnxruntime")
     outputs = session({"image": image, ...})          # arrays by name
 
-Both runtimes compute in float32, also where a processor could do so in half precision: boxes must not depend on it.
+Both runtimes compute in float32, also where a processor could do so in 16 bits: boxes must not depend on it. Only
+"openvino-bf16" computes in bfloat16, on processors with instructions for it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,15 @@ from numpy.typing import NDArray
 
 from fate.errors import PACKAGES, FateError, missing_packages
 
-#: Where the part of a detector behind its encoder runs; "auto" is the fastest by measurement.
-Backend = Literal["auto", "torch", "onnxruntime", "openvino"]
+#: Where the part of a detector behind its encoder runs; "auto" is the fastest by measurement, in float32.
+Backend = Literal["auto", "torch", "onnxruntime", "openvino", "openvino-bf16"]
+#: The backend in bfloat16.
+BF16: Backend = "openvino-bf16"
 #: Suffixes of the files that ``fate export`` writes, and the runtimes that read them, the usual one first.
-GRAPH_FILES: dict[str, tuple[Backend, ...]] = {".onnx": ("onnxruntime", "openvino"), ".xml": ("openvino",)}
+GRAPH_FILES: dict[str, tuple[Backend, ...]] = {
+    ".onnx": ("onnxruntime", "openvino", BF16),
+    ".xml": ("openvino", BF16),
+}
 #: How names of FATE's facts begin in the metadata of a file.
 PREFIX = "fate."
 #: The input with the image of the encoder [B, C, H, W].
@@ -44,9 +50,11 @@ class Session(Protocol):
 
 
 def open_session(path: str | Path, backend: Backend) -> Session:
-    """Open a graph in "onnxruntime" or "openvino" with as many threads as torch has."""
-    require_packages(backend, (backend,))
-    return OnnxRuntimeSession(path) if backend == "onnxruntime" else OpenVinoSession(path)
+    """Open a graph in a backend other than torch, with as many threads as torch has."""
+    require_packages(backend, (_package(backend),))
+    if backend == BF16:
+        _refuse_without_bf16()
+    return OnnxRuntimeSession(path) if backend == "onnxruntime" else OpenVinoSession(path, backend)
 
 
 def check_backend(backend: str, device: str | torch.device = "cpu") -> None:
@@ -57,13 +65,35 @@ def check_backend(backend: str, device: str | torch.device = "cpu") -> None:
         return
     if torch.device(device).type != "cpu":
         raise FateError(f"backend={backend} was given for the device {device}; it runs on the CPU: give device=cpu")
-    require_packages(backend, (backend, *PACKAGES["export"]))
+    require_packages(backend, (_package(backend), *PACKAGES["export"]))
+    if backend == BF16:
+        _refuse_without_bf16()
+
+
+def has_bf16() -> bool:
+    """Whether this processor has instructions for bfloat16 that OpenVINO, which must be installed, can use."""
+    import openvino  # noqa: PLC0415  (an optional package)
+
+    return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+def _refuse_without_bf16() -> None:
+    if not has_bf16():
+        raise FateError(
+            f"backend={BF16} was given, and this processor has no instructions for bfloat16 (AMX or AVX-512 BF16); give"
+            " backend=openvino"
+        )
+
+
+def _package(backend: str) -> str:
+    return backend.removesuffix("-bf16")
 
 
 def installed_backends() -> list[Backend]:
-    """Backends that can run weights here: torch, and the others if their packages and those of export are there."""
+    """Backends for float32 that can run weights here: others than torch need their package and those of export."""
     exporting = all(find_spec(name) is not None for name in PACKAGES["export"])
-    return ["torch", *(name for name in GRAPH_FILES[".onnx"] if exporting and find_spec(name) is not None)]
+    exact: tuple[Backend, ...] = ("onnxruntime", "openvino")
+    return ["torch", *(name for name in exact if exporting and find_spec(name) is not None)]
 
 
 def require_packages(backend: str, packages: tuple[str, ...]) -> None:
@@ -107,14 +137,14 @@ class OpenVinoSession:
     It reads inputs where they are, and writes outputs to new arrays, so that the next state is not copied twice.
     """
 
-    backend: Backend = "openvino"
-
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, backend: Backend = "openvino") -> None:
         import openvino  # noqa: PLC0415  (an optional package)
+
+        self.backend: Backend = backend
 
         settings = {
             "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_PRECISION_HINT": "bf16" if backend == BF16 else "f32",
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         }
         with _readable(path):
