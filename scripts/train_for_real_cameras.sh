@@ -4,14 +4,21 @@
 #
 #   bash scripts/train_for_real_cameras.sh begin WORK            starts everything in the background, from a copy of src/
 #   bash scripts/train_for_real_cameras.sh wait WORK OUT SECONDS waits for the end, at most SECONDS; copies weights to OUT
-#   bash scripts/train_for_real_cameras.sh stop WORK OUT         ends training now; its weights are evaluated
+#   bash scripts/train_for_real_cameras.sh stop WORK OUT         ends training; evaluation follows, so wait once more
 #
-# WORK needs room for the recordings, 10 MB each. Settings, with the values for half an hour of one H200 with 16 cores:
+# WORK is a new folder with room for the recordings, 10 MB each. The exit code of wait is 0 if all is done, 1 if a part
+# has failed or was stopped (WORK/log.txt names its log), 3 if the work goes on. Settings, with the values for half an
+# hour of one H200 with 16 cores:
 #   SEED=105 RECORDINGS=1000 SECONDS_EACH=1.5   the recordings; 1 000 took 242 s
 #   EPOCHS_E=30 EPOCHS_S=43                     of 200 steps; 0.195 and 0.135 s a step, both at once
 #   OPTIONS_E, OPTIONS_S                        model.options of each; EXTRA: further settings of both
 set -euo pipefail
 
+usage() {
+    echo "expected: begin WORK, wait WORK OUT SECONDS, or stop WORK OUT; given: $*" >&2
+    exit 2
+}
+case "${1:-} $#" in "begin 2" | "run 2" | "wait 4" | "stop 3") ;; *) usage "$@" ;; esac
 command=$1 work=$2
 seed=${SEED:-105} recordings=${RECORDINGS:-1000} seconds_each=${SECONDS_EACH:-1.5} shards=14
 epochs_e=${EPOCHS_E:-30} epochs_s=${EPOCHS_S:-43}
@@ -23,22 +30,33 @@ fate="python3 -m fate"
 
 say() { echo "$(date +%T) $*" | tee -a "$work/log.txt"; }
 
+await() { # PID DONE FAILED: wait for a process and say how it ended
+    if wait "$1"; then say "$2"; else
+        say "$3"
+        touch "$work/failed"
+        return 1
+    fi
+}
+
 simulate() {
     local given="--profile mixed --recordings $recordings --seconds $seconds_each --seed $seed --device $device --no-preview"
+    local processes=()
     for shard in $(seq $shards); do
         OMP_NUM_THREADS=1 $fate simulate "$data" $given --shard "$shard/$shards" --threads 1 > "$work/simulate-$shard.txt" 2>&1 &
+        processes+=($!)
     done
-    wait
-    $fate simulate "$data" $given > "$work/simulate.txt" 2>&1
-    say "simulated"
+    for shard in $(seq $shards); do
+        await "${processes[shard - 1]}" "part $shard simulated" "part $shard failed, see $work/simulate-$shard.txt"
+    done
+    $fate simulate "$data" $given > "$work/simulate.txt" 2>&1 &
+    await $! "simulated" "the dataset was not completed, see $work/simulate.txt"
 }
 
 train() { # NAME EPOCHS OPTIONS
-    OMP_NUM_THREADS=2 $fate train "mixed/$1-any-rate" data.path="$data" model.transfer=true \
+    OMP_NUM_THREADS=2 exec $fate train "mixed/$1-any-rate" data.path="$data" model.transfer=true \
         model.weights="$work/src/fate/weights/$1.safetensors" "model.options=$3" strategy.first_alpha=0.7 \
         data.resident_gb=24 data.workers=6 run.validate_every=1000 run.validate_recordings=16 run.epochs="$2" \
         run.device="$device" ${EXTRA:-} --out "$runs/$1" > "$work/train-$1.txt" 2>&1
-    say "$1 trained"
 }
 
 evaluate() { # NAME WEIGHTS
@@ -49,21 +67,26 @@ evaluate() { # NAME WEIGHTS
         > "$results/$1-val.txt" 2>&1
     $fate evaluate "$2" "$data" --split test --hz 20 200 --groups sensor --json "$results/$1-test.json" $given \
         > "$results/$1-test.txt" 2>&1
-    say "$1 evaluated"
 }
 
-evaluate_all() { # the new weights, and those they began with
+evaluate_all() { # the new weights that there are, and those they began with
     mkdir -p "$results"
+    local names=() processes=() number
     for name in fate-e-tiny fate-s-tiny fate-s-nano; do
         cp "$work/src/fate/weights/$name.safetensors" "$results/before-$name.safetensors"
-        evaluate "before-$name" "$results/before-$name.safetensors" &
-    done
-    for name in fate-e-tiny fate-s-tiny; do
+        names+=("before-$name")
+        [ -e "$runs/$name/last.safetensors" ] || continue
         cp "$runs/$name/last.safetensors" "$results/$name.safetensors"
-        evaluate "$name" "$results/$name.safetensors" &
+        names+=("$name")
     done
-    wait
-    touch "$work/done"
+    for name in "${names[@]}"; do
+        evaluate "$name" "$results/$name.safetensors" &
+        processes+=($!)
+    done
+    for number in "${!names[@]}"; do
+        await "${processes[number]}" "${names[number]} evaluated" \
+            "${names[number]} was not evaluated, see $results/${names[number]}-*.txt" || true
+    done
 }
 
 copy_to() { # OUT: weights in 16 bits, curves and figures
@@ -91,26 +114,36 @@ PY
 
 case $command in
 begin)
+    if [ -e "$work" ] || [ ! -d src/fate ]; then
+        echo "expected: a new folder, and the root of the repository as the current one; given: $work in $PWD" >&2
+        exit 2
+    fi
     mkdir -p "$work" "$runs"
     cp -r src "$work/"
-    [ "$device" = cpu ] || nvidia-cuda-mps-control -d || true
+    [ "$device" = cpu ] || nvidia-cuda-mps-control -d || true # it may run already
     say "begins"
     setsid nohup bash "$0" run "$work" > "$work/run.txt" 2>&1 < /dev/null &
     ;;
 run)
+    trap 'touch "$work/ended"' EXIT
     simulate
     train fate-e-tiny "$epochs_e" "$options_e" &
+    echo $! > "$work/e.pid"
     train fate-s-tiny "$epochs_s" "$options_s" &
-    wait
+    echo $! > "$work/s.pid"
+    await "$(cat "$work/e.pid")" "fate-e-tiny trained" "fate-e-tiny was stopped or failed, see $work/train-fate-e-tiny.txt" || true
+    await "$(cat "$work/s.pid")" "fate-s-tiny trained" "fate-s-tiny was stopped or failed, see $work/train-fate-s-tiny.txt" || true
     evaluate_all
     ;;
 wait)
-    for _ in $(seq "$4"); do [ -e "$work/done" ] && break || sleep 1; done
+    for _ in $(seq "$4"); do [ -e "$work/ended" ] && break || sleep 1; done
     tail -n 2 "$work/log.txt" "$runs"/*/log.txt || true
     copy_to "$3"
+    [ -e "$work/ended" ] || exit 3
+    [ ! -e "$work/failed" ] || exit 1
     ;;
 stop)
-    pkill -TERM -f "fate train mixed" || true # they save; then they are evaluated as usual
+    kill -TERM $(cat "$work/e.pid" "$work/s.pid") || true # they save; one may have ended
     sleep 10
     copy_to "$3"
     ;;

@@ -42,6 +42,7 @@ def test_every_model_rate_and_way_has_its_row_with_all_stages(events: Events, mo
         (["fate-s"], "cpu", [], None, "no way to run was given"),
         (["fate-s"], "cpu", ["eager"], "tf32", "precision 'tf32' was given for cpu"),
         (["fate-s"], "cpu", ["eager"], "bfloat16", "precision 'bfloat16' was given for cpu"),
+        (["fate-s"], "cpu", ["eager", "openvino"], "bfloat16", "for cpu and eager; expected float32"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_any_work(

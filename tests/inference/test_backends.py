@@ -124,6 +124,20 @@ def test_bfloat16_finds_nearly_the_same_boxes(name: str) -> None:
     assert any(not torch.equal(ours.scores, theirs.scores) for ours, theirs in zip(found, expected, strict=True))
 
 
+def test_bfloat16_is_the_only_precision_of_its_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(sessions, "has_bf16", lambda: True)
+    with pytest.raises(FateError, match="'float32'.*bfloat16.*backend=openvino"):
+        fate.load_detector("fate-s-nano", precision="float32", backend=sessions.BF16)
+
+
+@pytest.mark.slow
+def test_a_graph_of_the_cache_is_no_exported_detector() -> None:
+    whole = build_model("fate-s-nano", CLASSES, SENSOR, dims=(8, 16, 32, 64)).eval()
+    with pytest.raises(FateError, match="own use.*fate export"):
+        fate.load_detector(graph_file(whole))
+
+
 def test_bfloat16_is_refused_on_a_processor_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openvino")
     monkeypatch.setattr(sessions, "has_bf16", lambda: False)
@@ -183,7 +197,9 @@ def test_a_measurement_has_a_time_for_every_installed_backend(detector: Detector
 
 
 @pytest.mark.slow
-def test_the_graph_of_a_detector_is_made_once_and_other_weights_get_another(detector: Detector) -> None:
+def test_the_graph_of_a_detector_is_made_once_and_other_weights_or_code_get_another(
+    detector: Detector, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
     first = graph_file(detector, said.append)
     assert graph_file(detector, said.append) == first
@@ -192,6 +208,8 @@ def test_the_graph_of_a_detector_is_made_once_and_other_weights_get_another(dete
     with torch.no_grad():
         next(other.backbone.parameters()).add_(1)
     assert graph_file(other) != first
+    monkeypatch.setattr(choosing, "hash_of_code", lambda: b"another version of FATE")
+    assert graph_file(detector) != first
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
@@ -279,6 +297,13 @@ def test_files_of_other_programs_are_refused_by_name(exported: Path, tmp_path: P
     for path, fact in ((text, "cannot be run"), (foreign, "description"), (tmp_path / "none.onnx", "no such file")):
         with pytest.raises(FateError, match=f"{path.name}.*{fact}"):
             fate.load_detector(path)
+    if "openvino" in RUNTIMES:
+        del model.graph.output[0].type.tensor_type.shape.dim[:]
+        dim = model.graph.output[0].type.tensor_type.shape.dim.add()
+        dim.dim_param = "boxes"
+        onnx.save(model, foreign)
+        with pytest.raises(FateError, match="foreign.onnx"):
+            fate.load_detector(foreign, backend="openvino")
     damaged = onnx.load(exported)
     for entry in damaged.metadata_props:
         if entry.key == "fate.encoder":

@@ -247,7 +247,11 @@ def test_what_the_kernel_does_not_compute_is_torch_s(monkeypatch: pytest.MonkeyP
     assert uses_kernel(fresh(), images, monkeypatch)
     assert not uses_kernel(fresh().eval(), images, monkeypatch)
     assert not uses_kernel(fresh().double(), images.double(), monkeypatch)
-    assert not uses_kernel(nn.SyncBatchNorm.convert_sync_batchnorm(fresh()).eval(), images, monkeypatch)
+    assert not uses_kernel(nn.SyncBatchNorm.convert_sync_batchnorm(fresh()), images, monkeypatch)
+    for options in ({"momentum": None}, {"track_running_stats": False}, {"affine": False}):
+        other = fresh()
+        other.norm = nn.BatchNorm2d(8, **options).cuda()  # type: ignore[arg-type]
+        assert not uses_kernel(other, images, monkeypatch), options
     first = fresh().to(memory_format=torch.contiguous_format)
     assert not uses_kernel(first, images.contiguous(), monkeypatch)
     with torch.no_grad():

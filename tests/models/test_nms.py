@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -248,3 +249,9 @@ def test_no_windows_have_nothing(suppress: Suppress) -> None:
     none = candidates_of(torch.zeros(5, 4), torch.zeros(5, dtype=torch.int64))
     empty = Candidates(none.boxes[:0], none.confidences[:0], none.scores[:0], none.class_ids[:0], None)
     assert suppress(empty, 0.45).shape == (0, 5)
+
+
+@pytest.mark.parametrize("given", [[0.4], "half", True, 1.5])
+def test_a_wrong_overlap_is_refused(given: Any) -> None:
+    with pytest.raises(FateError, match="max_overlap.*0 to 1"):
+        detections(Outputs(torch.zeros(1, 2, 4), torch.zeros(1, 2, 1), torch.zeros(1, 2)), SENSOR, max_overlap=given)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fate.errors import FateError
-from fate.models.backbones.presnet import AveragedCells, PResNet
+from fate.models.backbones.presnet import AveragedCells, PResNet, averaged_cells
 from fate.models.checkpoints.importing import EVRT_DETR
 from tests.models.conftest import rename_entries
 
@@ -132,6 +132,22 @@ def test_unknown_depths_and_bad_widths_are_refused() -> None:
         PResNet(3, 42)
     with pytest.raises(FateError, match="expected four, the first of them even"):
         PResNet(3, 18, widths=(7, 8, 8, 8))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU on this machine")
+@pytest.mark.parametrize(("height", "width"), [(8, 10), (7, 10), (8, 9)])
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_averaged_cells_on_a_gpu_are_those_of_a_cpu(height: int, width: int, layout: torch.memory_format) -> None:
+    maps = torch.randn(2, 6, height, width)
+    results = []
+    for device in ("cpu", "cuda"):
+        own = maps.to(device).contiguous(memory_format=layout).requires_grad_()
+        found = averaged_cells(own)
+        (gradient,) = torch.autograd.grad(found.square().sum(), own)
+        results.append([found.detach().cpu(), gradient.cpu()])
+        with torch.no_grad():
+            assert torch.equal(averaged_cells(own), found)
+    torch.testing.assert_close(results[0], results[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -102,9 +102,11 @@ def check_request(models: Sequence[str], device: str, ways: Sequence[str], preci
             raise FateError(f"{name!r} was asked for on {device}; choose among {', '.join(possible)}")
         if name in CPU_WAYS:
             check_backend(name)
-    precisions = PRECISIONS if device == "cuda" else ("float32",)
-    if precision is not None and precision not in precisions:
-        raise FateError(f"precision {precision!r} was given for {device}; expected one of {', '.join(precisions)}")
+    for name in ways if precision is not None else ():
+        precisions = PRECISIONS if device == "cuda" else ("bfloat16" if name == BF16 else "float32",)
+        if precision not in precisions:
+            expected = " or ".join(precisions)
+            raise FateError(f"precision {precision!r} was given for {device} and {name}; expected {expected}")
     harness.check_device(device)
     for name in models:
         model_named(name)

@@ -25,15 +25,20 @@ def fused(detector: Detector) -> Detector:
     for module in list(result.modules()):
         if isinstance(module, HybridEncoder | LatentMemory):
             module.fuse_()
-    for module in list(result.modules()):
-        if isinstance(module, ConvNormAct) and isinstance(module.norm, nn.BatchNorm2d):
-            module.conv = fuse_conv_bn_eval(module.conv, module.norm)
-            module.norm = nn.Identity()  # type: ignore[assignment]
+    fold_norms_(result)
     for module in list(result.modules()):
         if isinstance(module, CSPLayer | YOLOXHead):
             module.fuse_()
     result.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return result
+
+
+def fold_norms_(model: nn.Module) -> None:
+    """Fold BatchNorm into the convolution before it."""
+    for module in list(model.modules()):
+        if isinstance(module, ConvNormAct) and isinstance(module.norm, nn.BatchNorm2d):
+            module.conv = fuse_conv_bn_eval(module.conv, module.norm)
+            module.norm = nn.Identity()  # type: ignore[assignment]
 
 
 def lay_out_for_cpu_(detector: Detector) -> None:

@@ -19,15 +19,14 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from fate.models.backbones.presnet import ResidualBlock
-from fate.models.detector import Detector
 from fate.models.layers.conv import ConvNormAct
 
 #: Numbers that a program of the kernel processes; a small map still occupies many processors.
 TILE = 1024
 
 
-def fuse_for_gpu_(detector: Detector) -> None:
-    """Replace convolutions of a fused detector by ``ConvReLU``, ``ConvActivation`` and ``ResidualReLU``."""
+def fuse_for_gpu_(detector: nn.Module) -> None:
+    """Replace convolutions in a fused detector by ``ConvReLU``, ``ConvActivation`` and ``ResidualReLU``."""
     for parent in list(detector.modules()):
         for name, module in list(parent.named_children()):
             if isinstance(module, ConvNormAct) and _is_folded(module):

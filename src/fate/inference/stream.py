@@ -34,7 +34,7 @@ from fate.formats.opening import open_recording
 from fate.formats.recording import Recording
 from fate.inference.adapting import Adaptation, adapt
 from fate.inference.backends.choosing import Say, run_in
-from fate.inference.backends.sessions import Backend, check_backend
+from fate.inference.backends.sessions import BF16, Backend, check_backend
 from fate.inference.live import LiveStream
 from fate.inference.results import DetectionResult
 from fate.inference.score_calibration import ScoreCalibration
@@ -140,6 +140,11 @@ class StreamingDetector:
         ``backend`` and ``say`` are those of ``backends.choosing.run_in``.
         """
         check_backend(backend, device)
+        if backend == BF16 and precision not in (None, "bfloat16"):
+            raise FateError(
+                f"precision={precision!r} was given with backend={backend}, which computes in bfloat16; give no"
+                " precision, or backend=openvino"
+            )
         self.model, self.device, self.precision, self.backend = model, device, precision, backend
         self.classes = model.classes  #: names of the classes, in the order of class ids
         self.sensor = model.sensor  #: (height, width) of the training; see ``adapting.py`` for other sensors

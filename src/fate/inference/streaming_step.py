@@ -222,7 +222,7 @@ class StreamingStep:
 
     @contextmanager
     def _precision(self) -> Iterator[None]:
-        """Set the precision of matrix products, and restore it on exit; a CPU has one precision outside autocast."""
+        """Set the precision of matrix products, and restore it on exit; on a CPU only autocast changes it."""
         if self.device.type == "cpu" and not torch.is_autocast_enabled("cpu"):
             yield
             return

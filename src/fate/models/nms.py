@@ -123,10 +123,11 @@ def detections_by_loop(
     Few predictions are above the threshold. A compiled loop finds them by their logits, so that all else is computed
     for these only: calling torch for all of them takes ten times as long.
     """
-    limits = _limits(confidence, max_overlap, sensor[0], sensor[1])
-    columns = (
-        each.detach().numpy() for each in (outputs.boxes, outputs.class_logits, cast(Tensor, outputs.objectness))
-    )
+    overlap = MAX_OVERLAP if max_overlap is None else check_max_overlap(max_overlap)
+    limits = _limits(float(confidence), overlap, int(sensor[0]), int(sensor[1]))
+    tensors = (outputs.boxes, outputs.class_logits, cast(Tensor, outputs.objectness))
+    # Each layout in memory would be compiled by itself, which takes seconds.
+    columns = (np.ascontiguousarray(each.detach().numpy()) for each in tensors)
     found = [
         choose_boxes(boxes, class_logits, objectness, limits, score == "product")
         for boxes, class_logits, objectness in zip(*columns, strict=True)
@@ -136,12 +137,11 @@ def detections_by_loop(
 
 
 @lru_cache(typed=True)
-def _limits(confidence: float, max_overlap: float | None, height: int, width: int) -> Limits:
+def _limits(confidence: float, overlap: float, height: int, width: int) -> Limits:
     """What the loop needs to know of the options of ``detections``."""
-    overlap = MAX_OVERLAP if max_overlap is None else check_max_overlap(max_overlap)
     least = -math.inf  # the smaller of two probabilities is not below their product
     if confidence > 1e-30:
-        limit = min(float(confidence), 1 - 1e-6)
+        limit = min(confidence, 1 - 1e-6)
         least = math.log(limit) - math.log1p(-limit) - 0.01  # a margin for rounding
     return np.float32(least), np.float32(confidence), np.float32(overlap), np.float32(width), np.float32(height)
 

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from fate.compiled import compiled, inlined
 
-#: A logit below which none of the two of a detection is, so that most predictions need no sigmoid; the least product of
-#: the two probabilities; the largest overlap; width and height of the sensor.
+#: The least logit that a detection can have, of class and of objectness, so that most predictions need no sigmoid; the
+#: least product of the two probabilities; the largest overlap; width and height of the sensor.
 Limits = tuple[np.float32, np.float32, np.float32, np.float32, np.float32]
 
 

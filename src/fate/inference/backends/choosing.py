@@ -3,7 +3,8 @@
     faster = run_in(detector, "auto", say=print)
 
 The graph of a detector is exported once and kept in the user's cache folder, as is the result of the measurement: both
-belong to the weights, the sensor and the versions of the packages, the measurement to the machine and its threads too.
+belong to the weights, the sensor, the code of FATE and the versions of the packages, the measurement to the machine and
+its threads too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +25,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
+import fate
 from fate.errors import FateError, warn
 from fate.files import user_cache
 from fate.inference.backends.graph_detector import GraphDetector
@@ -58,7 +61,8 @@ def run_in(
 
     Args:
         detector: with weights. An exported one stays in the runtime that it was opened with.
-        backend: "torch", "onnxruntime", "openvino", or "auto" for the fastest of them by measurement.
+        backend: "torch", "onnxruntime", "openvino" or "openvino-bf16", or "auto" for the fastest of the first three by
+            measurement.
         device: where the encoder runs.
         clips: whether windows are detected 16 at a time, as those of files are; torch is faster then. For "auto".
         say: called with what is prepared and what was chosen.
@@ -166,7 +170,18 @@ def _key(detector: Detector, *more: object) -> str:
     versions = [__version__, *(version(name) for name in packages if find_spec(name) is not None)]
     facts = [type(detector.encoder).__name__, detector.description, list(detector.sensor), versions, *map(str, more)]
     digest.update(json.dumps(facts, sort_keys=True).encode())
+    digest.update(hash_of_code())
     return digest.hexdigest()[:32]
+
+
+@cache
+def hash_of_code() -> bytes:
+    """A hash of the files that decide what a graph computes and how fast it is called."""
+    digest = hashlib.sha256()
+    for part in ("models", "inference"):
+        for file in sorted((Path(fate.__file__).parent / part).rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.digest()
 
 
 def _keep(file: Path, content: bytes) -> bool:

@@ -116,7 +116,8 @@ class GraphDetector(Detector):
     ) -> tuple[dict[str, NDArray[Any]], tuple[NDArray[Any], ...]]:
         """One window of each of B = ``rows`` streams: outputs by name, and the next state. Spare streams are zero.
 
-        Columns have B rows; or, if they are the same in all calls of the graph, as many as the graph has streams.
+        An array has a row for each of B streams. The inputs of a rate that all windows share have a row for each stream
+        of the graph.
         """
         given = columns | dict(zip(self._pairs, memory, strict=True))
         if rows == self._streams:
@@ -166,6 +167,11 @@ def read_graph(path: str | Path, backend: Backend = "auto") -> tuple[GraphDetect
         raise FateError(
             f"{path}: was exported with its encoder, for programs without FATE; FATE brings its own encoder: export it"
             " again without its encoder"
+        )
+    if not session.inputs.keys() <= {"image", "step_scale", *facts["state_pairs"]}:
+        raise FateError(
+            f"{path}: is a graph that FATE made for its own use, with other inputs than a file of fate export; give the"
+            " weights that it was made from, or export them (fate export)"
         )
     try:
         frame_of = rebuild(facts["model"])

@@ -157,10 +157,11 @@ class OpenVinoSession:
                 layouts.input(IMAGE).tensor().set_layout(openvino.Layout("NHWC"))
                 layouts.input(IMAGE).model().set_layout(openvino.Layout("NCHW"))
             self._request: Any = openvino.compile_model(layouts.build(), "CPU", settings).create_infer_request()
+            self._outputs = [
+                (value.any_name, tuple(value.shape), value.element_type.to_dtype())
+                for value in self._request.model_outputs
+            ]
         self._tensor, self._given = openvino.Tensor, dict[str, NDArray[Any]]()
-        self._outputs = [
-            (value.any_name, tuple(value.shape), value.element_type.to_dtype()) for value in self._request.model_outputs
-        ]
         self.facts = parsed(
             path, {name: value if isinstance(value, str) else value.astype(str) for name, value in given.items()}
         )

@@ -110,7 +110,7 @@ def can_fuse(norm: nn.BatchNorm2d, activation: nn.Module, maps: Tensor) -> bool:
     if not (HAS_TRITON and maps.is_cuda and norm.training and torch.is_grad_enabled()):
         return False
     if torch.compiler.is_compiling() or type(norm) is not nn.BatchNorm2d or type(activation) not in FUSED:
-        return False  # SyncBatchNorm, for example, has the statistics of all processes
+        return False  # a subclass may compute something else
     plain = norm.affine and norm.track_running_stats and norm.momentum is not None
     return (
         plain
