@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -111,14 +112,19 @@ def test_a_kept_image_has_no_trace_of_a_channel_that_had_diverged() -> None:
         assert torch.equal(encoder(crowded(2), memory), encoder(crowded(2)))
 
 
-def test_bands_cover_every_cell_once() -> None:
-    count = torch.randint(0, 4, (317,), generator=torch.Generator().manual_seed(2)).to(torch.int32).numpy()
-    for bands in (1, 2, 3, 9, 400):
-        borders = [cpu_loops.borders(count, band, bands)[:2] for band in range(bands)]
-        assert borders[0][0] == 0
-        assert borders[-1][1] == len(count)
-        assert all(before[1] == after[0] for before, after in pairwise(borders))
-        assert {cpu_loops.borders(count, band, bands)[2] for band in range(bands)} == {(count > 0).sum()}
+def test_parts_have_every_pillar_once_and_cost_about_the_same() -> None:
+    draw = np.random.default_rng(2)
+    cells = np.flatnonzero(draw.random(900) < 0.4)
+    sizes = draw.integers(1, 30, len(cells))
+    pillars = np.stack([cells, sizes.cumsum() - sizes, sizes], 1).astype(np.int32)
+    cost = cpu_loops.EVENT * sizes + cpu_loops.PILLAR + cpu_loops.EMPTY * np.diff(cells, prepend=0)
+    for parts in (1, 2, 3, 9, 1000):
+        firsts = cpu_loops.split_pillars(pillars, parts)
+        assert (len(firsts), firsts[0], firsts[-1]) == (parts + 1, 0, len(pillars))
+        assert (np.diff(firsts) >= 0).all()
+        shares = [cost[one:other].sum() for one, other in pairwise(firsts)]
+        assert max(shares) <= cost.sum() / parts + cost.max()
+    assert cpu_loops.split_pillars(pillars[:0], 3).tolist() == [0, 0, 0, 0]
 
 
 def test_a_channel_that_has_diverged_shows() -> None:

@@ -325,6 +325,7 @@ def test_the_folded_weights_are_unfolded_by_the_transpose() -> None:
 
 
 def test_gradients_of_one_pillar_that_holds_very_many_events_do_not_wear_off() -> None:
+    torch.manual_seed(5)  # with some weights, rounding decides on which side of zero an event is
     random = np.random.default_rng(5)
     t = np.sort(random.integers(0, 50_000, 60_000))
     x, y, p = (random.integers(0, high, 60_000) for high in (8, 8, 2))

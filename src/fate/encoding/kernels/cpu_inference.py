@@ -1,8 +1,8 @@
-"""Pillar Encoding on the CPU for inference: each thread computes a band of the image in one call.
+"""Pillar Encoding on the CPU for inference: pillar after pillar, while its events are in the cache.
 
-The result is that of ``cpu_kernels``, without intermediate arrays: every thread counts all events, which gives the
-limits of its band and what the caps drop, then sorts the events of its band and encodes pillar after pillar while their
-events are in the cache. It supports float32, K = 3 and multiples of sixteen channels.
+The result is that of ``cpu_kernels``, without intermediate arrays. If there are fewer windows than threads, one thread
+sorts the events of a window, which takes a third of the time, and all of them encode a part of its pillars. It supports
+float32, K = 3 and multiples of sixteen channels.
 
 The innermost loop (``sixteen_channels``) is written in LLVM IR. For each channel it needs a slope, a base and K = 3
 sums; vectors of sixteen numbers stay in registers (four of NEON, two of AVX, one of AVX-512) from the first event to
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from fate.compiled import compiled, compiled_finite_sums, inlined
 from fate.encoding.batch import EventBatch, host_columns
 from fate.encoding.kernels.cpu_kernels import folding, in_threads, tables
-from fate.encoding.kernels.cpu_loops import Tables, sort_events
+from fate.encoding.kernels.cpu_loops import sort_events, split_pillars
 from fate.encoding.sampling import M32, window_key
 from fate.encoding.spec import PillarSpec, PillarStats
 
@@ -35,6 +35,9 @@ MOMENTS = 3
 #: Below both, a second thread takes longer to start than it saves: events of a window, and values of its image. An
 #: image below the second is not kept either: it costs no more to write it as a whole.
 FEW_EVENTS, SMALL_IMAGE = 8_000, 2_000_000
+
+#: What ``sort_events`` returns.
+Sorted = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]
 
 _FLOAT, _INT, _LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_FLOAT, WIDTH)
@@ -112,20 +115,39 @@ def encode(
     events = tuple(columns[name] for name in ("t_us", "x", "y", "p"))
     offsets, starts, durations = (columns[name].tolist() for name in ("offsets", "start_us", "duration_us"))
 
-    def encode_one(task: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        window, band = divmod(task, bands)
+    def sort(window: int) -> Sorted:
         bounds, key = (offsets[window], offsets[window + 1]), np.uint32(window_key(seed, starts[window]))
-        return _encode_band(
-            events, bounds, (band, bands), of, caps, key, grid, 2.0 / durations[window], folded, pixels[window],
-            memory is None,
-        )  # fmt: skip
+        return sort_events(events, bounds, of, spec.cells, caps, key)
 
-    found = in_threads(encode_one, len(batch) * bands)
-    counts = found[0][0] if len(found) == 1 else np.sum([each for each, _ in found], axis=0)
+    def encode_part(window: int, pillars: NDArray[np.int32], packed: NDArray[np.int64], part: tuple[int, int]) -> None:
+        per_us, clears = 2.0 / durations[window], memory is None
+        _encode_pillars(pillars, packed, part, of.pixel, grid, per_us, folded, pixels[window], clears)
+
+    def encode_window(window: int) -> Sorted:
+        pillars, packed, counts = sort(window)
+        encode_part(window, pillars, packed, (0, len(pillars)))
+        return pillars, packed, counts
+
+    if bands == 1:
+        found = in_threads(encode_window, len(batch))
+        written = [pillars[:, 0] for pillars, _, _ in found]
+    else:
+        found = in_threads(sort, len(batch))
+        limits = [split_pillars(pillars, bands).tolist() for pillars, _, _ in found]
+
+        def encode_band(task: int) -> NDArray[np.int32]:
+            window, band = divmod(task, bands)
+            pillars, packed, _ = found[window]
+            first, end = limits[window][band : band + 2]
+            encode_part(window, pillars, packed, (first, end))
+            return pillars[first:end, 0]
+
+        written = in_threads(encode_band, len(batch) * bands)
+    counts = np.sum([each for _, _, each in found], axis=0)
     if not finite:  # the loops assume finite numbers; a diverged channel must not look like an empty one
         pixels[:, :, ~np.isfinite(folded).all(0)] = np.nan
     elif memory is not None:
-        memory.keep(image, [cells for _, cells in found])
+        memory.keep(image, [cells.copy() for cells in written])
     return image.permute(0, 3, 1, 2), PillarStats(batch.num_events, *counts.tolist())
 
 
@@ -154,20 +176,6 @@ def _fold(
         for r in range(len(folded)):
             finite &= bool(np.isfinite(folded[r, c]))
     return finite
-
-
-@compiled_finite_sums
-def _encode_band(events: tuple[NDArray[Any], ...], bounds: tuple[int, int], band: tuple[int, int], tables: Tables,
-                 caps: tuple[int, int], key: np.uint32, grid: tuple[int, int, bool], per_us: float,
-                 folded: NDArray[np.float32], image: NDArray[np.float32], clears: bool,
-                 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:  # fmt: skip
-    """Write one band of ``image`` [cells, C]; same arguments as ``sort_events``.
-
-    Returns the counts of ``sort_events`` and the cells with a pillar. ``clears``: set the other cells to zero.
-    """
-    pillars, packed, (start, stop), counts = sort_events(events, bounds, band, tables, len(image), caps, key)
-    _encode_pillars(pillars, packed, tables.pixel, grid, per_us, folded, image, start, stop if clears else start)
-    return counts, pillars[:, 0].copy()
 
 
 class _Writer:
@@ -254,13 +262,19 @@ def _sixteen_channels(context: Any, builder: Any, _signature: Any, arguments: An
 
 
 @compiled_finite_sums
-def _encode_pillars(pillars: NDArray[np.int32], packed: NDArray[np.int64], of_pixel: NDArray[np.int64],
-                    grid: tuple[int, int, bool], per_us: float, folded: NDArray[np.float32],
-                    image: NDArray[np.float32], start: int, stop: int) -> None:  # fmt: skip
-    """Write the pillars, whose cells begin at ``start``; cells without a pillar become zero up to ``stop``."""
+def _encode_pillars(pillars: NDArray[np.int32], packed: NDArray[np.int64], part: tuple[int, int],
+                    of_pixel: NDArray[np.int64], grid: tuple[int, int, bool], per_us: float,
+                    folded: NDArray[np.float32], image: NDArray[np.float32], clears: bool) -> None:  # fmt: skip
+    """Write a part of the pillars of a window, first and end, to ``image`` [cells, C].
+
+    ``clears``: set the cells without a pillar to zero, up to the first pillar of the next part.
+    """
+    own_first, own_end = part
+    if own_first == own_end and own_first:
+        return  # without any pillar, the first part clears all cells
     columns, side, uniform = grid
     channels, largest = image.shape[1], 0
-    for j in range(len(pillars)):
+    for j in range(own_first, own_end):
         largest = max(largest, int(pillars[j, 2]))
     described, pixel = np.empty((largest, 4), np.float32), np.empty(largest, np.int32)
     shape = np.empty(6, np.float32)
@@ -271,10 +285,10 @@ def _encode_pillars(pillars: NDArray[np.int32], packed: NDArray[np.int64], of_pi
     slope_at = table_at + len(of_pixel) * row
     alpha_at = slope_at + row
     beta_at = alpha_at + 3 * row
-    free = start
-    for j in range(len(pillars)):
+    free = pillars[own_first, 0] if own_first else 0  # empty cells before a pillar belong to the previous part
+    for j in range(own_first, own_end):
         cell, first, events = pillars[j]
-        if free < cell and free < stop:
+        if clears and free < cell:
             image[free:cell] = 0
         free = cell + 1
         _describe(packed[first : first + events], of_pixel, uniform, per_us, described, pixel, shape)
@@ -285,7 +299,8 @@ def _encode_pillars(pillars: NDArray[np.int32], packed: NDArray[np.int64], of_pi
                 events_at, pixels_at, events, shape_at, base_at + c, table_at + c, slope_at + c, alpha_at + c,
                 beta_at + c, image_at + c, channels,
             )  # fmt: skip
-    if free < stop:
+    stop = pillars[own_end, 0] if own_end < len(pillars) else len(image)
+    if clears and free < stop:
         image[free:stop] = 0
 
 

@@ -53,7 +53,7 @@ def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Binned:
 
     def sort(window: int) -> tuple[Part, NDArray[np.int64]]:
         bounds, key = (offsets[window], offsets[window + 1]), np.uint32(window_key(seed, starts[window]))
-        pillars, packed, _, counts = loops.sort_events(events, bounds, (0, 1), of, spec.cells, caps, key)
+        pillars, packed, counts = loops.sort_events(events, bounds, of, spec.cells, caps, key)
         return Part(pillars, packed, of.pixel, spec.pillar, spec.columns, 2.0 / durations[window]), counts
 
     windows, counts = zip(*in_threads(sort, len(batch)), strict=True)

@@ -61,86 +61,85 @@ class Described(NamedTuple):
 
 
 @compiled
-def sort_events(events: tuple[NDArray[Any], ...], bounds: tuple[int, int], band: tuple[int, int], tables: Tables,
-                cells: int, caps: tuple[int, int], key: np.uint32,
-                ) -> tuple[NDArray[np.int32], NDArray[np.int64], tuple[int, int], NDArray[np.int64]]:  # fmt: skip
+def sort_events(events: tuple[NDArray[Any], ...], bounds: tuple[int, int], tables: Tables, cells: int,
+                caps: tuple[int, int], key: np.uint32,
+                ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
     """Sort the events (t, x, y, p) of one window by pillar with a counting sort, and apply the caps.
 
     Args:
         events, tables: the columns of a batch, and its lookup tables.
         bounds: first event of the window and end.
-        band: index of the wanted part of the cells, and number of parts of equal cost.
         cells: of the grid.
         caps: most pillars, most events of a pillar; 0 for no limit.
         key: of the window, see ``sampling.window_key``.
 
-    Returns ``Part.pillars`` and ``Part.packed`` of the band, its first cell and end, and four counts of the band:
-    pillars, pillars dropped, events dropped with them, events dropped from full pillars.
+    Returns ``Part.pillars`` and ``Part.packed`` of the window, and four counts: pillars, pillars dropped, events
+    dropped with them, events dropped from full pillars.
     """
-    t, x, y, p = events
-    of_x, of_y, _ = tables
     begin, end = bounds
+    t, p = events[0][begin:end], events[3][begin:end]
+    # Unsigned indices: signed ones may be negative, which the compiler would have to check.
+    x, y = events[1][begin:end].view(np.uint16), events[2][begin:end].view(np.uint16)
+    of_x, of_y, _ = tables
     max_pillars, max_events = caps
-    count = np.zeros(cells, np.int32)
-    for i in range(begin, end):
-        count[np.int32(of_x[x[i]] + of_y[y[i]])] += 1
-    start, stop, filled = borders(count, band[0], band[1])
+    number = end - begin
+    count, both = np.zeros(cells, np.int32), np.empty(number, np.int64)
+    for i in range(number):
+        both[i] = of_x[x[i]] + of_y[y[i]]
+        count[np.uint32(both[i])] += 1
+    filled = 0
+    for c in range(cells):
+        filled += count[c] > 0
     limit = pillar_limit(count, filled, max_pillars, key)
-    counts = np.zeros(4, np.int64)
-    own = 0
-    for c in range(start, stop):
-        own += count[c]
-    pillars = np.empty((min(stop - start, own), 3), np.int32)
-    free, number = 0, 0
-    for c in range(cells):  # count becomes the slot of a cell's next event; slot ``own`` is for other bands' events
+    counts, pillars = np.zeros(4, np.int64), np.empty((filled, 3), np.int32)
+    free, stays = 0, 0
+    for c in range(cells):  # count becomes the slot of a cell's next event; slot ``number`` is for dropped pillars
         here = count[c]
-        count[c] = own
-        if here and start <= c < stop:
-            counts[0] += 1
-            if hash_u32(np.uint32(np.uint32(c) ^ key)) <= limit:
-                pillars[number, 0], pillars[number, 1], pillars[number, 2] = c, free, here
-                number += 1
-                count[c] = free
-                free += int(here)
-            else:
-                counts[1] += 1
-                counts[2] += here
-    packed = np.empty(own + 1, np.int64)
-    for i in range(begin, end):
-        both = of_x[x[i]] + of_y[y[i]]
-        slot = count[np.int32(both)]
-        packed[slot] = ((both >> 32) + p[i]) << 32 | np.int64(t[i])
-        count[np.int32(both)] = slot + (slot < own)
-    for j in range(number):
-        cell, first, size = pillars[j]
+        if not here:
+            continue
+        counts[0] += 1
+        if limit == M32 or hash_u32(np.uint32(np.uint32(c) ^ key)) <= limit:
+            pillars[stays, 0], pillars[stays, 1], pillars[stays, 2] = c, free, here
+            stays += 1
+            count[c] = free
+            free += int(here)
+        else:
+            counts[1] += 1
+            counts[2] += here
+            count[c] = number
+    packed = np.empty(number + 1, np.int64)
+    for i in range(number):
+        cell = np.uint32(both[i])
+        slot = count[cell]
+        packed[slot] = ((both[i] >> 32) + p[i]) << 32 | np.int64(t[i])
+        count[cell] = slot + (slot < number)
+    for j in range(stays):
+        first, size = pillars[j, 1], pillars[j, 2]
         if max_events and size > max_events:
-            keep_lowest(packed[first : first + size], hash_u32(np.uint32(np.uint32(cell) ^ key)), max_events)
+            pillar = hash_u32(np.uint32(np.uint32(pillars[j, 0]) ^ key))
+            keep_lowest(packed[first : first + size], pillar, max_events)
             pillars[j, 2] = max_events
             counts[3] += size - max_events
-    return pillars[:number], packed, (start, stop), counts
+    return pillars[:stays], packed, counts
 
 
 @compiled
-def borders(count: NDArray[np.int32], band: int, bands: int) -> tuple[int, int, int]:
-    """First cell and end of a band of equal cost, and the number of cells of the window with events."""
-    total, filled = 0, 0
-    if bands == 1:
-        for c in range(len(count)):
-            filled += count[c] > 0
-        return 0, len(count), filled
-    for c in range(len(count)):
-        total += EVENT * count[c] + (PILLAR if count[c] else EMPTY)
-        filled += count[c] > 0
-    start, stop = len(count) if band else 0, len(count)
-    cost = 0
-    for c in range(len(count)):
-        cost += EVENT * count[c] + (PILLAR if count[c] else EMPTY)
-        if cost * bands >= total * band and c + 1 < start and band:
-            start = c + 1
-        if cost * bands >= total * (band + 1) and band + 1 < bands:
-            stop = c + 1
-            break
-    return start, stop, filled
+def split_pillars(pillars: NDArray[np.int32], parts: int) -> NDArray[np.int64]:
+    """Divide the pillars of a window into parts of equal cost: the first pillar of each part, and the end."""
+    total, before = 0, 0
+    for j in range(len(pillars)):
+        total += EVENT * pillars[j, 2] + PILLAR + EMPTY * (pillars[j, 0] - before)
+        before = pillars[j, 0]
+    firsts = np.full(parts + 1, len(pillars), np.int64)
+    firsts[0] = 0
+    cost, before, part = 0, 0, 1
+    for j in range(len(pillars)):
+        while part < parts and cost * parts >= total * part:
+            firsts[part] = j
+            part += 1
+        cost += EVENT * pillars[j, 2] + PILLAR + EMPTY * (pillars[j, 0] - before)
+        before = pillars[j, 0]
+    return firsts
 
 
 @compiled

@@ -25,7 +25,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-import fate
 from fate.errors import FateError, warn
 from fate.files import user_cache
 from fate.inference.backends.graph_detector import GraphDetector
@@ -179,7 +178,7 @@ def hash_of_code() -> bytes:
     """A hash of the files that decide what a graph computes and how fast it is called."""
     digest = hashlib.sha256()
     for part in ("models", "inference"):
-        for file in sorted((Path(fate.__file__).parent / part).rglob("*.py")):
+        for file in sorted((Path(__file__).parents[2] / part).rglob("*.py")):
             digest.update(file.read_bytes())
     return digest.digest()
 
