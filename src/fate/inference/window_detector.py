@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fate.boxes.tracking import Tracker
-from fate.compiled import compiled
+from fate.compiled import compiled, inlined
 from fate.encoding.batch import EventBatch
 from fate.events.events import Events, Sensor
 from fate.events.filters import EventFilters
@@ -155,6 +155,7 @@ class WindowDetector:
         self.merge.reset()
         if self.stale is not None:
             self.stale.add(Events.empty(self.adaptation.sensor))  # the same
+            self.stale.find(np.zeros((1, 4), np.float32), 0)
         batch = EventBatch.from_windows([(Window(0, duration_us), events)])
         for _ in range(WARM_UP):
             self.step(batch)
@@ -193,11 +194,7 @@ class StaleBoxes:
 
     def find(self, boxes: NDArray[np.float32], now_us: int) -> NDArray[np.bool_]:
         """Whether each box [M, 4] (xyxy in pixels) had no event in its blocks within ``stale_us`` before ``now_us``."""
-        rows, columns = self._latest.shape
-        first = np.clip(np.floor(boxes[:, :2] / BLOCK).astype(np.int64), 0, (columns - 1, rows - 1))
-        last = np.clip(np.floor(boxes[:, 2:] / BLOCK).astype(np.int64), 0, (columns - 1, rows - 1))
-        latest = [self._latest[y1 : y2 + 1, x1 : x2 + 1].max() for (x1, y1), (x2, y2) in zip(first, last, strict=True)]
-        return np.array(latest, np.int64) < now_us - self.stale_us
+        return _find_stale(boxes, self._latest, now_us - self.stale_us)
 
     def reset(self) -> None:
         """Forget all events."""
@@ -209,3 +206,22 @@ def _note_latest(t_us: Any, x: Any, y: Any, latest: Any) -> None:
     """Write the time of each event to its block."""
     for index in range(len(t_us)):
         latest[y[index] // BLOCK, x[index] // BLOCK] = t_us[index]
+
+
+@compiled
+def _find_stale(boxes: NDArray[np.float32], latest: NDArray[np.int64], oldest_us: int) -> NDArray[np.bool_]:
+    """Whether the latest event in the blocks of each box was before ``oldest_us``; most boxes have a recent one."""
+    rows, columns = latest.shape
+    stale = np.empty(len(boxes), np.bool_)
+    for m in range(len(boxes)):
+        left, right = _block_of(boxes[m, 0], columns), _block_of(boxes[m, 2], columns)
+        top, bottom = _block_of(boxes[m, 1], rows), _block_of(boxes[m, 3], rows)
+        stale[m] = not (latest[top : bottom + 1, left : right + 1] >= oldest_us).any()
+    return stale
+
+
+@inlined
+def _block_of(pixel: np.float32, blocks: int) -> int:
+    """The block of a coordinate, the nearest one if it is outside the sensor."""
+    block: int = min(max(int(np.floor(pixel / BLOCK)), 0), blocks - 1)
+    return block
