@@ -19,6 +19,7 @@ from fate.events.events import Events
 from fate.events.window import Window, window_us
 from fate.formats.opening import open_recording
 from fate.formats.saving import write_events
+from fate.inference.backends.bfloat16 import refuse_detector
 from fate.inference.backends.choosing import run_in
 from fate.inference.backends.sessions import BF16, check_backend
 from fate.inference.streaming_step import PRECISIONS, StreamingStep, compile_for_streaming
@@ -110,6 +111,9 @@ def check_request(models: Sequence[str], device: str, ways: Sequence[str], preci
     harness.check_device(device)
     for name in models:
         model_named(name)
+        if BF16 in ways:
+            with torch.device("meta"):
+                refuse_detector(build_model(name, ("car",), (240, 304)), name)
 
 
 def _decode_ms(events: Events, windows: Sequence[Window]) -> float:

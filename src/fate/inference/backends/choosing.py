@@ -27,9 +27,10 @@ import torch
 
 from fate.errors import FateError, warn
 from fate.files import user_cache
+from fate.inference.backends.bfloat16 import refuse_detector
 from fate.inference.backends.graph_detector import GraphDetector
 from fate.inference.backends.lean_detector import LeanDetector
-from fate.inference.backends.sessions import Backend, check_backend, installed_backends, open_session
+from fate.inference.backends.sessions import BF16, Backend, check_backend, installed_backends, open_session
 from fate.inference.graph_check import clip, compare, compare_detectors, refuse_above
 from fate.inference.lean_graph import LeanGraph, can_be_lean
 from fate.inference.step_graph import StepGraph, described
@@ -69,6 +70,8 @@ def run_in(
     check_backend(backend, device)
     if isinstance(detector, GraphDetector) or backend == "torch" or torch.device(device).type == "cuda":
         return detector
+    if backend == BF16:
+        refuse_detector(detector)
     if backend == "auto":
         backend = choose(detector, clips, say)
     return detector if backend == "torch" else _in_graph(detector, backend, say)

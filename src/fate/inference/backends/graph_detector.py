@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
 from fate.files import check_regular
-from fate.inference.backends.sessions import GRAPH_FILES, IMAGE, Backend, Session, open_session
+from fate.inference.backends.bfloat16 import refuse_detector
+from fate.inference.backends.sessions import BF16, GRAPH_FILES, IMAGE, Backend, Session, open_session
 from fate.models.detector import Detector, Frame, step_scale_of
 from fate.models.outputs import Outputs, Targets
 from fate.models.state import State
@@ -175,6 +176,8 @@ def read_graph(path: str | Path, backend: Backend = "auto") -> tuple[GraphDetect
         )
     try:
         frame_of = rebuild(facts["model"])
+        if session.backend == BF16:
+            refuse_detector(frame_of, str(path))
         frame_of.encoder.load_state_dict(load(b64decode(facts["encoder"])))
     except FateError:
         raise

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from fate.errors import PACKAGES, FateError, missing_packages
+from fate.inference.backends.bfloat16 import refuse_processor
 
 #: Where the part of a detector behind its encoder runs; "auto" is the fastest by measurement, in float32.
 Backend = Literal["auto", "torch", "onnxruntime", "openvino", "openvino-bf16"]
@@ -53,7 +54,7 @@ def open_session(path: str | Path, backend: Backend) -> Session:
     """Open a graph in a backend other than torch, with as many threads as torch has."""
     require_packages(backend, (_package(backend),))
     if backend == BF16:
-        _refuse_without_bf16()
+        refuse_processor()
     return OnnxRuntimeSession(path) if backend == "onnxruntime" else OpenVinoSession(path, backend)
 
 
@@ -67,22 +68,7 @@ def check_backend(backend: str, device: str | torch.device = "cpu") -> None:
         raise FateError(f"backend={backend} was given for the device {device}; it runs on the CPU: give device=cpu")
     require_packages(backend, (_package(backend), *PACKAGES["export"]))
     if backend == BF16:
-        _refuse_without_bf16()
-
-
-def has_bf16() -> bool:
-    """Whether this processor has instructions for bfloat16 that OpenVINO, which must be installed, can use."""
-    import openvino  # noqa: PLC0415  (an optional package)
-
-    return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-
-
-def _refuse_without_bf16() -> None:
-    if not has_bf16():
-        raise FateError(
-            f"backend={BF16} was given, and this processor has no instructions for bfloat16 (AMX or AVX-512 BF16); give"
-            " backend=openvino"
-        )
+        refuse_processor()
 
 
 def _package(backend: str) -> str:
