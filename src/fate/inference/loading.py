@@ -90,10 +90,10 @@ def load_detector(
         device: "cpu" or "cuda".
         precision: of matrix products: "float32", or on a GPU "tf32" or "bfloat16"; None for the device's default.
         backend: what runs the part behind the encoder on a CPU: "torch", "onnxruntime", "openvino", "openvino-bf16",
-            which rounds to bfloat16 (detectors with S5, processors that compute with it), or "auto" for the fastest of the first
-            three that is installed, measured once on this machine. A GPU always uses torch. The first use of another
-            backend than torch exports the detector, which takes some ten seconds. An exported file runs in ONNX
-            Runtime (.onnx) or OpenVINO (.xml), unless another one that can read it is given.
+            which rounds to bfloat16 (detectors with S5, and processors that compute with it), or "auto" for the
+            fastest of the first three that is installed, measured once on this machine. A GPU always uses torch. The
+            first use of another backend than torch exports the detector, which takes some ten seconds. An exported
+            file runs in ONNX Runtime (.onnx) or OpenVINO (.xml), unless another one that can read it is given.
         say: called with a line about what is prepared and which backend was chosen.
 
     Example:
