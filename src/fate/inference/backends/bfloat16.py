@@ -32,6 +32,6 @@ def refuse_detector(detector: Detector, name: str = "") -> None:
     if not isinstance(detector.head, YOLOXHead) or not any(isinstance(module, S5) for module in detector.modules()):
         given = name or str(detector.description.get("name", "a detector without S5"))
         raise FateError(
-            f"backend=openvino-bf16 was given for {given}; it is for detectors with S5, such as fate-s-tiny: the accuracy"
-            " of others falls in bfloat16, or was not measured; give backend=openvino"
+            f"backend=openvino-bf16 was given for {given}; it is for detectors with S5, such as fate-s-tiny: the"
+            " accuracy of others falls in bfloat16, or was not measured; give backend=openvino"
         )
