@@ -9,7 +9,7 @@
 # WORK is a new folder with room for the recordings, 10 MB each. The exit code of wait is 0 if all is done, 1 if a part
 # has failed or was stopped (WORK/log.txt names its log), 3 if the work goes on. Settings, with the values for half an
 # hour of one H200 with 16 cores:
-#   SEED=105 RECORDINGS=1000 SECONDS_EACH=1.5   the recordings; 1 000 took 242 s
+#   SEED=105 RECORDINGS=1000 SECONDS_EACH=1.5   the recordings; 1 000 took 242 s with SHARDS=14 processes
 #   EPOCHS_E=30 EPOCHS_S=43                     of 200 steps; 0.195 and 0.135 s a step, both at once
 #   OPTIONS_E, OPTIONS_S                        model.options of each; EXTRA: further settings of both
 set -euo pipefail
@@ -20,7 +20,7 @@ usage() {
 }
 case "${1:-} $#" in "begin 2" | "run 2" | "wait 4" | "stop 3") ;; *) usage "$@" ;; esac
 command=$1 work=$2
-seed=${SEED:-105} recordings=${RECORDINGS:-1000} seconds_each=${SECONDS_EACH:-1.5} shards=14
+seed=${SEED:-105} recordings=${RECORDINGS:-1000} seconds_each=${SECONDS_EACH:-1.5} shards=${SHARDS:-14}
 epochs_e=${EPOCHS_E:-30} epochs_s=${EPOCHS_S:-43}
 options_e=${OPTIONS_E:-'{recurrence: time}'} options_s=${OPTIONS_S:-'{length_affine: true}'}
 device=${DEVICE:-cuda}
