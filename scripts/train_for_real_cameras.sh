@@ -7,7 +7,7 @@
 #   bash scripts/train_for_real_cameras.sh stop WORK OUT         ends training; evaluation follows, so wait once more
 #
 # WORK is a new folder with room for the recordings, 10 MB each. The exit code of wait is 0 if all is done, 1 if a part
-# has failed or was stopped (WORK/log.txt names its log), 3 if the work goes on. Settings, with the values for half an
+# has failed or was stopped (WORK/log.txt names its log), 3 if the work goes on, 4 if nothing could be copied. Settings, with the values for half an
 # hour of one H200 with 16 cores:
 #   SEED=105 RECORDINGS=1000 SECONDS_EACH=1.5   the recordings; 1 000 took 242 s with SHARDS=14 processes
 #   EPOCHS_E=30 EPOCHS_S=43                     of 200 steps; 0.195 and 0.135 s a step, both at once
@@ -20,6 +20,11 @@ usage() {
 }
 case "${1:-} $#" in "begin 2" | "run 2" | "wait 4" | "stop 3") ;; *) usage "$@" ;; esac
 command=$1 work=$2
+[ "$command" != wait ] || [[ $4 =~ ^[0-9]+$ ]] || usage "$@"
+if [ "$command" != begin ] && [ ! -e "$work/log.txt" ]; then
+    echo "expected: a folder of a run that has begun; given: $work" >&2
+    exit 2
+fi
 seed=${SEED:-105} recordings=${RECORDINGS:-1000} seconds_each=${SECONDS_EACH:-1.5} shards=${SHARDS:-14}
 epochs_e=${EPOCHS_E:-30} epochs_s=${EPOCHS_S:-43}
 options_e=${OPTIONS_E:-'{recurrence: time}'} options_s=${OPTIONS_S:-'{length_affine: true}'}
@@ -46,8 +51,9 @@ simulate() {
         processes+=($!)
     done
     for shard in $(seq $shards); do
-        await "${processes[shard - 1]}" "part $shard simulated" "part $shard failed, see $work/simulate-$shard.txt"
+        await "${processes[shard - 1]}" "part $shard simulated" "part $shard failed, see $work/simulate-$shard.txt" || true
     done
+    [ ! -e "$work/failed" ] || return 1
     $fate simulate "$data" $given > "$work/simulate.txt" 2>&1 &
     await $! "simulated" "the dataset was not completed, see $work/simulate.txt"
 }
@@ -108,8 +114,8 @@ PY
     for name in fate-e-tiny fate-s-tiny; do
         [ ! -e "$runs/$name/metrics.jsonl" ] || cp "$runs/$name/metrics.jsonl" "$1/$name-metrics.jsonl"
     done
-    [ ! -d "$results" ] || tar czf "$1/results.tgz" -C "$results" --exclude '*.safetensors' .
     cp "$work/log.txt" "$1/"
+    [ ! -d "$results" ] || tar czf "$1/results.tgz" -C "$results" --exclude '*.safetensors' . || [ $? = 1 ] # files grow
 }
 
 case $command in
@@ -125,25 +131,33 @@ begin)
     setsid nohup bash "$0" run "$work" > "$work/run.txt" 2>&1 < /dev/null &
     ;;
 run)
-    trap 'touch "$work/ended"' EXIT
+    trap '[ $? = 0 ] || { say "broke off, see $work/run.txt"; touch "$work/failed"; }; touch "$work/ended"' EXIT
     simulate
     train fate-e-tiny "$epochs_e" "$options_e" &
     echo $! > "$work/e.pid"
     train fate-s-tiny "$epochs_s" "$options_s" &
     echo $! > "$work/s.pid"
-    await "$(cat "$work/e.pid")" "fate-e-tiny trained" "fate-e-tiny was stopped or failed, see $work/train-fate-e-tiny.txt" || true
-    await "$(cat "$work/s.pid")" "fate-s-tiny trained" "fate-s-tiny was stopped or failed, see $work/train-fate-s-tiny.txt" || true
+    for of in "e fate-e-tiny" "s fate-s-tiny"; do
+        read -r short name <<< "$of"
+        await "$(cat "$work/$short.pid")" "$name trained" "$name was stopped or failed, see $work/train-$name.txt" || true
+        rm "$work/$short.pid"
+    done
     evaluate_all
     ;;
 wait)
     for _ in $(seq "$4"); do [ -e "$work/ended" ] && break || sleep 1; done
     tail -n 2 "$work/log.txt" "$runs"/*/log.txt || true
-    copy_to "$3"
+    copy_to "$3" || { echo "could not copy everything to $3; the work goes on" >&2; exit 4; }
     [ -e "$work/ended" ] || exit 3
     [ ! -e "$work/failed" ] || exit 1
     ;;
 stop)
-    kill -TERM $(cat "$work/e.pid" "$work/s.pid") || true # they save; one may have ended
+    processes=$(cat "$work"/[es].pid 2> /dev/null) || true
+    if [ -z "$processes" ]; then
+        echo "no training runs now, so none was stopped; $work/log.txt says how far the run is" >&2
+        exit 1
+    fi
+    kill -TERM $processes # they save
     sleep 10
     copy_to "$3"
     ;;

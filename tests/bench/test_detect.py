@@ -42,7 +42,8 @@ def test_every_model_rate_and_way_has_its_row_with_all_stages(events: Events, mo
         (["fate-s"], "cpu", [], None, "no way to run was given"),
         (["fate-s"], "cpu", ["eager"], "tf32", "precision 'tf32' was given for cpu"),
         (["fate-s"], "cpu", ["eager"], "bfloat16", "precision 'bfloat16' was given for cpu"),
-        (["fate-s"], "cpu", ["eager", "openvino"], "bfloat16", "for cpu and eager; expected float32"),
+        (["fate-s"], "cpu", ["openvino", "eager"], "bfloat16", "for cpu and openvino; expected float32"),
+        (["fate-s"], "cpu", ["openvino-bf16"], "float32", "for cpu and openvino-bf16; expected bfloat16"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_any_work(

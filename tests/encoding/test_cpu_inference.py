@@ -50,11 +50,17 @@ def test_at_once_equals_step_by_step_for_any_number_of_threads(options: dict[str
     encoder = make_encoder(channels=32, **options)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
+    batches = [crowded(seed) for seed in range(4)] + [batch_of([(5, 3, 3, 1)]), batch_of([])]
     try:
-        for seed in range(4):
-            image, stepwise, counts, expected = both_ways(encoder, crowded(seed))
-            torch.testing.assert_close(image, stepwise, rtol=1e-5, atol=1e-5)
-            assert counts == expected
+        with (
+            patch.object(cpu_inference, "FEW_EVENTS", 0),
+            patch.object(cpu_inference, "split_pillars", wraps=cpu_loops.split_pillars) as split,
+        ):
+            for batch in batches:
+                image, stepwise, counts, expected = both_ways(encoder, batch)
+                torch.testing.assert_close(image, stepwise, rtol=1e-5, atol=1e-5)
+                assert counts == expected
+        assert split.called == (threads > 1)
     finally:
         torch.set_num_threads(before)
 
@@ -80,7 +86,7 @@ def test_the_image_does_not_depend_on_how_many_threads_share_it() -> None:
     try:
         for threads in (1, 2, 7):
             torch.set_num_threads(threads)
-            with torch.no_grad():
+            with torch.no_grad(), patch.object(cpu_inference, "FEW_EVENTS", 0):
                 images.append(encoder(batch))
     finally:
         torch.set_num_threads(before)

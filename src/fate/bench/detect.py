@@ -101,13 +101,13 @@ def check_request(models: Sequence[str], device: str, ways: Sequence[str], preci
         if name not in WAYS or name in (CPU_WAYS if device == "cuda" else GPU_WAYS):
             possible = [way for way in WAYS if way not in (CPU_WAYS if device == "cuda" else GPU_WAYS)]
             raise FateError(f"{name!r} was asked for on {device}; choose among {', '.join(possible)}")
-        if name in CPU_WAYS:
-            check_backend(name)
     for name in ways if precision is not None else ():
         precisions = PRECISIONS if device == "cuda" else ("bfloat16" if name == BF16 else "float32",)
         if precision not in precisions:
             expected = " or ".join(precisions)
             raise FateError(f"precision {precision!r} was given for {device} and {name}; expected {expected}")
+    for name in set(ways) & set(CPU_WAYS):
+        check_backend(name)
     harness.check_device(device)
     for name in models:
         model_named(name)

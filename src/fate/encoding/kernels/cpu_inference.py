@@ -123,14 +123,14 @@ def encode(
         per_us, clears = 2.0 / durations[window], memory is None
         _encode_pillars(pillars, packed, part, of.pixel, grid, per_us, folded, pixels[window], clears)
 
-    def encode_window(window: int) -> Sorted:
+    def encode_window(window: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         pillars, packed, counts = sort(window)
         encode_part(window, pillars, packed, (0, len(pillars)))
-        return pillars, packed, counts
+        return pillars[:, 0].copy(), counts
 
     if bands == 1:
-        found = in_threads(encode_window, len(batch))
-        written = [pillars[:, 0] for pillars, _, _ in found]
+        whole = in_threads(encode_window, len(batch))
+        written, counts = [cells for cells, _ in whole], [each for _, each in whole]
     else:
         found = in_threads(sort, len(batch))
         limits = [split_pillars(pillars, bands).tolist() for pillars, _, _ in found]
@@ -139,16 +139,16 @@ def encode(
             window, band = divmod(task, bands)
             pillars, packed, _ = found[window]
             first, end = limits[window][band : band + 2]
-            encode_part(window, pillars, packed, (first, end))
-            return pillars[first:end, 0]
+            if end or (not band and not len(pillars)):  # the first part clears a window without pillars
+                encode_part(window, pillars, packed, (first, end))
+            return pillars[first:end, 0].copy()
 
-        written = in_threads(encode_band, len(batch) * bands)
-    counts = np.sum([each for _, _, each in found], axis=0)
+        written, counts = in_threads(encode_band, len(batch) * bands), [each for _, _, each in found]
     if not finite:  # the loops assume finite numbers; a diverged channel must not look like an empty one
         pixels[:, :, ~np.isfinite(folded).all(0)] = np.nan
     elif memory is not None:
-        memory.keep(image, [cells.copy() for cells in written])
-    return image.permute(0, 3, 1, 2), PillarStats(batch.num_events, *counts.tolist())
+        memory.keep(image, written)
+    return image.permute(0, 3, 1, 2), PillarStats(batch.num_events, *np.sum(counts, axis=0).tolist())
 
 
 @compiled
@@ -271,7 +271,7 @@ def _encode_pillars(pillars: NDArray[np.int32], packed: NDArray[np.int64], part:
     """
     own_first, own_end = part
     if own_first == own_end and own_first:
-        return  # without any pillar, the first part clears all cells
+        return
     columns, side, uniform = grid
     channels, largest = image.shape[1], 0
     for j in range(own_first, own_end):

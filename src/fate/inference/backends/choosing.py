@@ -178,11 +178,10 @@ def _key(detector: Detector, *more: object) -> str:
 
 @cache
 def hash_of_code() -> bytes:
-    """A hash of the files that decide what a graph computes and how fast it is called."""
+    """A hash of the package, which decides what a graph computes and how fast it is called."""
     digest = hashlib.sha256()
-    for part in ("models", "inference"):
-        for file in sorted((Path(__file__).parents[2] / part).rglob("*.py")):
-            digest.update(file.read_bytes())
+    for file in sorted(Path(__file__).parents[2].rglob("*.py")):
+        digest.update(file.read_bytes())
     return digest.digest()
 
 
