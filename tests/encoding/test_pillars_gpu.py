@@ -5,7 +5,6 @@ The comparisons also run without a GPU where Triton is installed and told to int
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -35,14 +34,8 @@ from tests.encoding.conftest import (
     special_batches,
     window_of,
 )
+from tests.gpu import DEVICE, HAS_GPU, INTERPRETED, needs_gpu, needs_triton
 
-HAS_GPU = torch.cuda.is_available()
-INTERPRETED = not HAS_GPU and os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
-needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="torch sees no CUDA GPU on this machine")
-needs_triton = pytest.mark.skipif(
-    not HAS_GPU and not INTERPRETED, reason="torch sees no CUDA GPU on this machine, and TRITON_INTERPRET is not set"
-)
 modes = pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
 
 SPECIAL = special_batches()

@@ -10,9 +10,10 @@ from torch import nn
 
 from fate.models.backbones.presnet import ResidualBlock
 from fate.models.layers.conv import Activation, ConvNormAct
+from tests.gpu import needs_gpu
 
 pytest.importorskip("triton", reason="the kernels are written in Triton, which is not installed here")
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU on this machine")
+pytestmark = needs_gpu
 
 from fate.inference.fusing import fold_norms_  # noqa: E402  (after the skips)
 from fate.inference.fusing_gpu import ConvActivation, ConvReLU, ResidualReLU, fuse_for_gpu_  # noqa: E402

@@ -5,7 +5,6 @@ The comparisons also run without a GPU where Triton is installed and told to int
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 import pytest
@@ -18,14 +17,8 @@ from fate.models.layers import batch_norm_gpu, conv
 from fate.models.layers.batch_norm_gpu import NormalisedAndActivated
 from fate.models.layers.conv import ACTIVATIONS, FUSED, Activation, ConvNormAct
 from fate.training.activation_checkpointing import keep_statistics
+from tests.gpu import DEVICE, INTERPRETED, needs_gpu, needs_triton
 
-HAS_GPU = torch.cuda.is_available()
-INTERPRETED = not HAS_GPU and os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
-needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="torch sees no CUDA GPU on this machine")
-needs_triton = pytest.mark.skipif(
-    not HAS_GPU and not INTERPRETED, reason="torch sees no CUDA GPU on this machine, and TRITON_INTERPRET is not set"
-)
 types = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 activations = pytest.mark.parametrize("activation", ACTIVATIONS)
 
@@ -302,6 +295,8 @@ def test_nothing_waits_for_the_gpu() -> None:
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")  # an operation that waits for the GPU raises an error
     try:
+        with pytest.raises(RuntimeError):
+            images.sum().item()  # one that waits
         layer(images).sum().backward()
     finally:
         torch.cuda.set_sync_debug_mode(before)

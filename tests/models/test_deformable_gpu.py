@@ -5,8 +5,6 @@ The comparisons also run without a GPU where Triton is installed and told to int
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 from torch import Tensor
@@ -16,14 +14,8 @@ pytest.importorskip("triton", reason="deformable attention on a GPU is written i
 from fate.models.layers import deformable, deformable_gpu
 from fate.models.layers.deformable import DeformableAttention, sampled
 from fate.models.layers.deformable_gpu import Sampled
+from tests.gpu import DEVICE, needs_gpu, needs_triton
 
-HAS_GPU = torch.cuda.is_available()
-INTERPRETED = not HAS_GPU and os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
-needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="torch sees no CUDA GPU on this machine")
-needs_triton = pytest.mark.skipif(
-    not HAS_GPU and not INTERPRETED, reason="torch sees no CUDA GPU on this machine, and TRITON_INTERPRET is not set"
-)
 SIZES = [(7, 11), (3, 5), (2, 1)]  # (rows, columns)
 
 Inputs = tuple[Tensor, Tensor, Tensor]  # values, points and weights, as ``Sampled`` takes them

@@ -14,6 +14,7 @@ from torch.nn import functional
 from fate.errors import FateError
 from fate.models.backbones.presnet import AveragedCells, PResNet, averaged_cells
 from fate.models.checkpoints.importing import EVRT_DETR
+from tests.gpu import needs_gpu
 from tests.models.conftest import rename_entries
 
 
@@ -134,7 +135,7 @@ def test_unknown_depths_and_bad_widths_are_refused() -> None:
         PResNet(3, 18, widths=(7, 8, 8, 8))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU on this machine")
+@needs_gpu
 @pytest.mark.parametrize(("height", "width"), [(8, 10), (7, 10), (8, 9)])
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
 def test_averaged_cells_on_a_gpu_are_those_of_a_cpu(height: int, width: int, layout: torch.memory_format) -> None:

@@ -139,7 +139,7 @@ def encode(
             window, band = divmod(task, bands)
             pillars, packed, _ = found[window]
             first, end = limits[window][band : band + 2]
-            if end or (not band and not len(pillars)):  # the first part clears a window without pillars
+            if first < end or not (band or len(pillars)):  # the first part clears a window without pillars
                 encode_part(window, pillars, packed, (first, end))
             return pillars[first:end, 0].copy()
 
@@ -270,8 +270,6 @@ def _encode_pillars(pillars: NDArray[np.int32], packed: NDArray[np.int64], part:
     ``clears``: set the cells without a pillar to zero, up to the first pillar of the next part.
     """
     own_first, own_end = part
-    if own_first == own_end and own_first:
-        return
     columns, side, uniform = grid
     channels, largest = image.shape[1], 0
     for j in range(own_first, own_end):
