@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One stretch of training for real cameras (plans/real-cameras.md) on one GPU: simulate, train two detectors at once,
-# evaluate and calibrate. A machine may be lost at any time, so every call copies what there is into a folder.
+# One stretch of training for real cameras (plans/real-cameras.md) on one GPU: simulate, train two or three detectors at
+# once, evaluate and calibrate. A machine may be lost at any time, so every call copies what there is into a folder.
 #
 #   bash scripts/train_for_real_cameras.sh begin WORK            starts everything in the background, from a copy of src/
 #   bash scripts/train_for_real_cameras.sh wait WORK OUT SECONDS waits for the end, at most SECONDS; copies weights to OUT
@@ -10,8 +10,10 @@
 # has failed or was stopped (WORK/log.txt names its log), 3 if the work goes on, 4 if nothing could be copied. Settings, with the values for half an
 # hour of one H200 with 16 cores:
 #   SEED=105 RECORDINGS=1000 SECONDS_EACH=1.5   the recordings; 1 000 took 242 s with SHARDS=14 processes
-#   EPOCHS_E=30 EPOCHS_S=43                     of 200 steps; 0.195 and 0.135 s a step, both at once
-#   OPTIONS_E, OPTIONS_S                        model.options of each; EXTRA: further settings of both
+#   EPOCHS_E=30 EPOCHS_S=43 EPOCHS_N=0          of 200 steps, for fate-e-tiny, fate-s-tiny and fate-s-nano (0: not trained);
+#                                               0.195 and 0.125 s a step for two at once, 0.27, 0.18 and 0.1 s for three
+#   OPTIONS_E, OPTIONS_S, OPTIONS_N             model.options of each; EXTRA: further settings of all
+#   WEIGHTS_N                                   the start of fate-s-nano; by default the bundled weights, as for the others
 set -euo pipefail
 
 usage() {
@@ -26,8 +28,9 @@ if [ "$command" != begin ] && [ ! -e "$work/log.txt" ]; then
     exit 2
 fi
 seed=${SEED:-105} recordings=${RECORDINGS:-1000} seconds_each=${SECONDS_EACH:-1.5} shards=${SHARDS:-14}
-epochs_e=${EPOCHS_E:-30} epochs_s=${EPOCHS_S:-43}
-options_e=${OPTIONS_E:-'{recurrence: time}'} options_s=${OPTIONS_S:-'{length_affine: true}'}
+epochs_e=${EPOCHS_E:-30} epochs_s=${EPOCHS_S:-43} epochs_n=${EPOCHS_N:-0}
+options_e=${OPTIONS_E:-'{recurrence: time}'} options_s=${OPTIONS_S:-'{length_affine: true}'} options_n=${OPTIONS_N:-'{}'}
+weights_n=${WEIGHTS_N:-}
 device=${DEVICE:-cuda}
 data=$work/mixed runs=$work/runs results=$work/results
 export PYTHONPATH=$work/src PYTHONUNBUFFERED=1
@@ -58,9 +61,9 @@ simulate() {
     await $! "simulated" "the dataset was not completed, see $work/simulate.txt"
 }
 
-train() { # NAME EPOCHS OPTIONS
+train() { # NAME EPOCHS OPTIONS [WEIGHTS]
     OMP_NUM_THREADS=2 exec $fate train "mixed/$1-any-rate" data.path="$data" model.transfer=true \
-        model.weights="$work/src/fate/weights/$1.safetensors" "model.options=$3" strategy.first_alpha=0.7 \
+        model.weights="${4:-$work/src/fate/weights/$1.safetensors}" "model.options=$3" strategy.first_alpha=0.7 \
         data.resident_gb=24 data.workers=6 run.validate_every=1000 run.validate_recordings=16 run.epochs="$2" \
         run.device="$device" ${EXTRA:-} --out "$runs/$1" > "$work/train-$1.txt" 2>&1
 }
@@ -103,7 +106,7 @@ import torch
 from fate.inference.loading import load_trained
 from fate.models.checkpoints import read_card, save_model
 runs, results, out = map(pathlib.Path, sys.argv[1:])
-for name in ("fate-e-tiny", "fate-s-tiny"):
+for name in ("fate-e-tiny", "fate-s-tiny", "fate-s-nano"):
     for path in (results / f"{name}.safetensors", runs / name / "last.safetensors"):
         if path.exists():
             card = read_card(path)
@@ -111,7 +114,7 @@ for name in ("fate-e-tiny", "fate-s-tiny"):
             save_model(load_trained(path), out / f"{name}.safetensors", facts=facts, dtype=torch.float16)
             break
 PY
-    for name in fate-e-tiny fate-s-tiny; do
+    for name in fate-e-tiny fate-s-tiny fate-s-nano; do
         [ ! -e "$runs/$name/metrics.jsonl" ] || cp "$runs/$name/metrics.jsonl" "$1/$name-metrics.jsonl"
     done
     cp "$work/log.txt" "$1/"
@@ -137,7 +140,13 @@ run)
     echo $! > "$work/e.pid"
     train fate-s-tiny "$epochs_s" "$options_s" &
     echo $! > "$work/s.pid"
-    for of in "e fate-e-tiny" "s fate-s-tiny"; do
+    trained=("e fate-e-tiny" "s fate-s-tiny")
+    if [ "$epochs_n" != 0 ]; then
+        train fate-s-nano "$epochs_n" "$options_n" "$weights_n" &
+        echo $! > "$work/n.pid"
+        trained+=("n fate-s-nano")
+    fi
+    for of in "${trained[@]}"; do
         read -r short name <<< "$of"
         await "$(cat "$work/$short.pid")" "$name trained" "$name was stopped or failed, see $work/train-$name.txt" || true
         rm "$work/$short.pid"
@@ -152,7 +161,7 @@ wait)
     [ ! -e "$work/failed" ] || exit 1
     ;;
 stop)
-    processes=$(cat "$work"/[es].pid 2> /dev/null) || true
+    processes=$(cat "$work"/[esn].pid 2> /dev/null) || true
     if [ -z "$processes" ]; then
         echo "no training runs now, so none was stopped; $work/log.txt says how far the run is" >&2
         exit 1
