@@ -12,6 +12,7 @@ import pytest
 import fate
 from fate import FateError
 from fate.boxes.iou import iou, xywh_of
+from fate.inference.backends import bfloat16
 from tests.conftest import make_events
 
 onnx = pytest.importorskip("onnx")
@@ -53,7 +54,9 @@ def test_calibration_is_asked_for_and_checked_before_any_work(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_strong_boxes_stay_where_they_are_and_weights_become_integers(tmp_path: Path) -> None:
+def test_strong_boxes_stay_where_they_are_and_weights_become_integers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fate.simulate(tmp_path / "drives", recordings=2, seconds=1.5, seed=11, preview=False, shares=(1, 0, 0))
     files = sorted((tmp_path / "drives").rglob("*_td.dat"))
     sensor = (240, 304)
@@ -85,3 +88,8 @@ def test_strong_boxes_stay_where_they_are_and_weights_become_integers(tmp_path: 
                     near += bool(len(ours.boxes) and iou(xywh_of(box[None]), xywh_of(ours.boxes)).max() > 0.7)
         assert strong >= 5
         assert near >= 0.8 * strong, backend
+
+    if find_spec("openvino") is not None:
+        monkeypatch.setattr(bfloat16, "has_bf16", lambda: True)
+        with pytest.raises(FateError, match="small.onnx.*int8.*backend=openvino"):
+            fate.load_detector(small.path, backend="openvino-bf16")

@@ -14,6 +14,7 @@ The convolutions of EvRT-DETR's memory become integers: they see the state besid
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -31,7 +32,7 @@ from fate.events.events import Events, Sensor
 from fate.events.window import WindowGrid
 from fate.formats.opening import open_recording
 from fate.inference.adapting import Adaptation
-from fate.inference.backends.sessions import OnnxRuntimeSession
+from fate.inference.backends.sessions import PREFIX, OnnxRuntimeSession
 from fate.inference.windowing import LookBack
 from fate.progress import Progress
 from fate.rates import CANONICAL_US
@@ -126,6 +127,7 @@ def quantize(
     quantized: ModelProto = onnx.load(out)
     del quantized.metadata_props[:]
     quantized.metadata_props.extend(onnx.load(file).metadata_props)
+    quantized.metadata_props.add(key=f"{PREFIX}precision", value=json.dumps("int8"))
     onnx.save(quantized, out)
     return quantized
 

@@ -178,6 +178,11 @@ def read_graph(path: str | Path, backend: Backend = "auto") -> tuple[GraphDetect
         frame_of = rebuild(facts["model"])
         if session.backend == BF16:
             refuse_detector(frame_of, str(path))
+            if facts.get("precision") == "int8":
+                raise FateError(
+                    f"{path}: was exported with int8, and its accuracy in bfloat16 was not measured; give"
+                    " backend=openvino"
+                )
         frame_of.encoder.load_state_dict(load(b64decode(facts["encoder"])))
     except FateError:
         raise
