@@ -1,19 +1,23 @@
 #!/usr/bin/env bash
 # One stretch of training for real cameras (plans/real-cameras.md) on one GPU: simulate, train two or three detectors at
-# once, evaluate and calibrate. A machine may be lost at any time, so every call copies what there is into a folder.
+# once, evaluate and calibrate. A machine may be lost at any time, and one that idles for half a minute often is: call
+# wait again at once. Every call copies what there is into a folder.
 #
 #   bash scripts/train_for_real_cameras.sh begin WORK            starts everything in the background, from a copy of src/
 #   bash scripts/train_for_real_cameras.sh wait WORK OUT SECONDS waits for the end, at most SECONDS; copies weights to OUT
 #   bash scripts/train_for_real_cameras.sh stop WORK OUT         ends training; evaluation follows, so wait once more
 #
 # WORK is a new folder with room for the recordings, 10 MB each. The exit code of wait is 0 if all is done, 1 if a part
-# has failed or was stopped (WORK/log.txt names its log), 3 if the work goes on, 4 if nothing could be copied. Settings, with the values for half an
-# hour of one H200 with 16 cores:
+# has failed or was stopped (WORK/log.txt names its log), 3 if the work goes on, 4 if nothing could be copied. Settings,
+# with the values for half an hour of one H200 with 16 cores:
 #   SEED=105 RECORDINGS=1000 SECONDS_EACH=1.5   the recordings; 1 000 took 242 s with SHARDS=14 processes
 #   EPOCHS_E=30 EPOCHS_S=43 EPOCHS_N=0          of 200 steps, for fate-e-tiny, fate-s-tiny and fate-s-nano (0: not trained);
 #                                               0.195 and 0.125 s a step for two at once, 0.27, 0.18 and 0.1 s for three
 #   OPTIONS_E, OPTIONS_S, OPTIONS_N             model.options of each; EXTRA: further settings of all
-#   WEIGHTS_N                                   the start of fate-s-nano; by default the bundled weights, as for the others
+#   START=FOLDER                                start from the weights in it, such as OUT of a run that was lost; detectors
+#                                               that it does not have start from the bundled weights
+#   LR_E=4e-4 LR_S=1e-3 LR_N=1e-3 ALPHA=0.7     learning rates; strategy.first_alpha. A run that was lost at step s of n
+#                                               goes on with (1 - s / n) times the rates and ALPHA = 0.7 + 0.3 s / n
 set -euo pipefail
 
 usage() {
@@ -30,7 +34,7 @@ fi
 seed=${SEED:-105} recordings=${RECORDINGS:-1000} seconds_each=${SECONDS_EACH:-1.5} shards=${SHARDS:-14}
 epochs_e=${EPOCHS_E:-30} epochs_s=${EPOCHS_S:-43} epochs_n=${EPOCHS_N:-0}
 options_e=${OPTIONS_E:-'{recurrence: time}'} options_s=${OPTIONS_S:-'{length_affine: true}'} options_n=${OPTIONS_N:-'{}'}
-weights_n=${WEIGHTS_N:-}
+start=${START:+$(realpath "$START")}
 device=${DEVICE:-cuda}
 data=$work/mixed runs=$work/runs results=$work/results
 export PYTHONPATH=$work/src PYTHONUNBUFFERED=1
@@ -61,9 +65,12 @@ simulate() {
     await $! "simulated" "the dataset was not completed, see $work/simulate.txt"
 }
 
-train() { # NAME EPOCHS OPTIONS [WEIGHTS]
+train() { # NAME EPOCHS OPTIONS LR
+    local weights="${start:-none}/$1.safetensors"
+    [ -e "$weights" ] || weights="$work/src/fate/weights/$1.safetensors"
+    say "$1 starts from $weights"
     OMP_NUM_THREADS=2 exec $fate train "mixed/$1-any-rate" data.path="$data" model.transfer=true \
-        model.weights="${4:-$work/src/fate/weights/$1.safetensors}" "model.options=$3" strategy.first_alpha=0.7 \
+        model.weights="$weights" "model.options=$3" strategy.first_alpha="${ALPHA:-0.7}" optimiser.lr="$4" \
         data.resident_gb=24 data.workers=6 run.validate_every=1000 run.validate_recordings=16 run.epochs="$2" \
         run.device="$device" ${EXTRA:-} --out "$runs/$1" > "$work/train-$1.txt" 2>&1
 }
@@ -136,13 +143,13 @@ begin)
 run)
     trap '[ $? = 0 ] || { say "broke off, see $work/run.txt"; touch "$work/failed"; }; touch "$work/ended"' EXIT
     simulate
-    train fate-e-tiny "$epochs_e" "$options_e" &
+    train fate-e-tiny "$epochs_e" "$options_e" "${LR_E:-4e-4}" &
     echo $! > "$work/e.pid"
-    train fate-s-tiny "$epochs_s" "$options_s" &
+    train fate-s-tiny "$epochs_s" "$options_s" "${LR_S:-1e-3}" &
     echo $! > "$work/s.pid"
     trained=("e fate-e-tiny" "s fate-s-tiny")
     if [ "$epochs_n" != 0 ]; then
-        train fate-s-nano "$epochs_n" "$options_n" "$weights_n" &
+        train fate-s-nano "$epochs_n" "$options_n" "${LR_N:-1e-3}" &
         echo $! > "$work/n.pid"
         trained+=("n fate-s-nano")
     fi
