@@ -33,7 +33,7 @@ if [ "$command" != begin ] && [ ! -e "$work/log.txt" ]; then
 fi
 seed=${SEED:-105} recordings=${RECORDINGS:-1000} seconds_each=${SECONDS_EACH:-1.5} shards=${SHARDS:-14}
 epochs_e=${EPOCHS_E:-30} epochs_s=${EPOCHS_S:-43} epochs_n=${EPOCHS_N:-0}
-options_e=${OPTIONS_E:-'{recurrence: time}'} options_s=${OPTIONS_S:-'{length_affine: true}'} options_n=${OPTIONS_N:-'{}'}
+options_e=${OPTIONS_E:-'{recurrence: time}'} options_s=${OPTIONS_S:-'{longest_memory_s: 2.0}'} options_n=${OPTIONS_N:-'{}'}
 start=${START:+$(realpath "$START")}
 device=${DEVICE:-cuda}
 data=$work/mixed runs=$work/runs results=$work/results
@@ -85,7 +85,7 @@ evaluate() { # NAME WEIGHTS
         > "$results/$1-test.txt" 2>&1
 }
 
-evaluate_all() { # the new weights that there are, and those they began with
+evaluate_all() { # the weights at the start, the new ones that there are, and the average of both
     mkdir -p "$results"
     local names=() processes=() number
     for name in fate-e-tiny fate-s-tiny fate-s-nano; do
@@ -94,6 +94,12 @@ evaluate_all() { # the new weights that there are, and those they began with
         [ -e "$runs/$name/last.safetensors" ] || continue
         cp "$runs/$name/last.safetensors" "$results/$name.safetensors"
         names+=("$name")
+        if python3 "$work/average_weights.py" "$results/average-$name.safetensors" \
+            "$results/before-$name.safetensors" 0.5 "$results/$name.safetensors" 0.5 > "$results/average-$name.txt" 2>&1; then
+            names+=("average-$name")
+        else
+            say "$name was not averaged, see $results/average-$name.txt" # another network, for example
+        fi
     done
     for name in "${names[@]}"; do
         evaluate "$name" "$results/$name.safetensors" &
@@ -113,7 +119,8 @@ import torch
 from fate.inference.loading import load_trained
 from fate.models.checkpoints import read_card, save_model
 runs, results, out = map(pathlib.Path, sys.argv[1:])
-for name in ("fate-e-tiny", "fate-s-tiny", "fate-s-nano"):
+names = ("fate-e-tiny", "fate-s-tiny", "fate-s-nano")
+for name in (*names, *(f"average-{name}" for name in names)):
     for path in (results / f"{name}.safetensors", runs / name / "last.safetensors"):
         if path.exists():
             card = read_card(path)
@@ -135,7 +142,7 @@ begin)
         exit 2
     fi
     mkdir -p "$work" "$runs"
-    cp -r src "$work/"
+    cp -r src scripts/average_weights.py "$work/"
     [ "$device" = cpu ] || nvidia-cuda-mps-control -d || true # it may run already
     say "begins"
     setsid nohup bash "$0" run "$work" > "$work/run.txt" 2>&1 < /dev/null &

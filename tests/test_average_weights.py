@@ -1,0 +1,55 @@
+"""scripts/average_weights.py."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fate import FateError
+from fate.models.checkpoints import load_model, read_card, save_model
+from fate.models.zoo import build_model
+
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "average_weights.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    spec = importlib.util.spec_from_file_location("average_weights", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def save(path: Path, seed: int, step: int, **options: Any) -> Path:
+    torch.manual_seed(seed)
+    model = build_model("fate-s-nano", ("car",), (64, 96), dims=(8, 16, 32, 64), **options)
+    save_model(model, path, facts={"training": {"step": step}})
+    return path
+
+
+def test_every_number_is_the_weighted_mean(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = save(tmp_path / "a.safetensors", 1, 10), save(tmp_path / "b.safetensors", 2, 20)
+    out = tmp_path / "out.safetensors"
+    monkeypatch.setattr(sys, "argv", ["average_weights", *map(str, (out, first, 0.25, second, 0.75))])
+    script.main()
+    states = [load_model(path).state_dict() for path in (first, second, out)]
+    for name, found in states[2].items():
+        if found.is_floating_point():
+            expected = 0.25 * states[0][name] + 0.75 * states[1][name]
+            assert torch.allclose(found, expected, rtol=1e-3, atol=1e-4), name
+    assert read_card(out)["training"] == {"step": 20, "averaged": [["a.safetensors", 0.25], ["b.safetensors", 0.75]]}
+
+
+def test_other_detectors_and_other_sums_are_refused(script: Any, tmp_path: Path) -> None:
+    first, other = save(tmp_path / "a.safetensors", 1, 10), save(tmp_path / "c.safetensors", 1, 10, length_affine=True)
+    with pytest.raises(FateError, match=r"a\.safetensors: .*c\.safetensors.*one detector"):
+        script.average([(first, 0.5), (other, 0.5)])
+    with pytest.raises(FateError, match=r"0\.5, 0\.6.*sum of 1"):
+        script.average([(first, 0.5), (first, 0.6)])
