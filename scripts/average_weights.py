@@ -2,9 +2,10 @@
 
     python scripts/average_weights.py OUT.safetensors FIRST.safetensors 0.5 SECOND.safetensors 0.5
 
-If one training has begun with the weights of the other, the average is often better than both (Wortsman et al., 2022).
-Which shares are best is measured on validation data. The header of OUT says what was averaged; its facts about training
-are those of the last file, and calibration and accuracy have to be measured again. OUT has 16 bits, as bundled weights.
+If one training has begun with the weights of the other, the average may be better than both (Wortsman et al., 2022,
+"Model soups"). Which shares are best is measured on validation data. The header of OUT says what was averaged; its
+facts about training are those of the last file, and calibration and accuracy have to be measured again. OUT has 16
+bits, as bundled weights have.
 """
 
 from __future__ import annotations
@@ -20,18 +21,26 @@ from fate.inference.loading import load_trained
 from fate.models.checkpoints import read_card, save_model
 from fate.models.detector import Detector
 
+#: Entries of a detector's description that have to be the same.
+SAME = ("name", "classes", "sensor", "encoder", "encoder_options")
+
 
 def average(parts: list[tuple[Path, float]]) -> Detector:
     """The detector of the last file with averaged parameters and statistics; the shares have a sum of 1."""
-    if not math.isclose(sum(share for _, share in parts), 1):
-        raise FateError(f"shares of {', '.join(str(share) for _, share in parts)} were given; expected a sum of 1")
+    shares = [share for _, share in parts]
+    if min(shares) < 0 or not math.isclose(sum(shares), 1):
+        raise FateError(f"shares of {', '.join(map(str, shares))} were given; expected 0 to 1 with a sum of 1")
     detectors = [load_trained(path) for path, _ in parts]
     averaged = detectors[-1]
-    states = [detector.state_dict() for detector in detectors]
-    for (path, _), state in zip(parts, states, strict=True):
-        shapes = {name: value.shape for name, value in state.items()}
-        if shapes != {name: value.shape for name, value in averaged.state_dict().items()}:
-            raise FateError(f"{path}: its parameters differ from those of {parts[-1][0]}; expected one detector")
+    states = [{name: value.clone() for name, value in detector.state_dict().items()} for detector in detectors]
+    shapes = [{name: value.shape for name, value in state.items()} for state in states]
+    for (path, _), detector, own in zip(parts, detectors, shapes, strict=True):
+        differing = sorted(name for name in own.keys() | shapes[-1].keys() if own.get(name) != shapes[-1].get(name))
+        differing += [key for key in SAME if detector.description[key] != averaged.description[key]]
+        if differing:
+            raise FateError(
+                f"{path}: differs from {parts[-1][0]} in {', '.join(differing[:3])}; expected weights of one detector"
+            )
     for name, value in averaged.state_dict().items():
         if value.is_floating_point():
             shared = (share * state[name].double() for (_, share), state in zip(parts, states, strict=True))
@@ -44,12 +53,18 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("parts", nargs="+", help="a file and its share, in turns")
     given = parser.parse_args()
-    if len(given.parts) % 2 or given.out.exists():
-        parser.error("expected a new file, and files and shares in turns")
-    parts = [(Path(path), float(share)) for path, share in zip(given.parts[::2], given.parts[1::2], strict=True)]
-    facts = dict(read_card(parts[-1][0]).get("training") or {})
-    facts["averaged"] = [[path.name, share] for path, share in parts]
-    save_model(average(parts), given.out, facts={"training": facts}, dtype=torch.float16)
+    if given.out.exists():
+        parser.error(f"{given.out} exists; expected a new file")
+    if len(given.parts) % 2:
+        parser.error(f"{' '.join(given.parts)} were given; expected files and shares in turns")
+    try:
+        parts = [(Path(path), float(share)) for path, share in zip(given.parts[::2], given.parts[1::2], strict=True)]
+        averaged = average(parts)
+        facts = dict(read_card(parts[-1][0]).get("training") or {})
+        facts["averaged"] = [[path.name, share] for path, share in parts]
+        save_model(averaged, given.out, facts={"training": facts}, dtype=torch.float16)
+    except (FateError, ValueError) as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

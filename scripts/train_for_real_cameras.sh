@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One stretch of training for real cameras (plans/real-cameras.md) on one GPU: simulate, train two or three detectors at
-# once, evaluate and calibrate. A machine may be lost at any time, and one that idles for half a minute often is: call
-# wait again at once. Every call copies what there is into a folder.
+# once, evaluate and calibrate. A machine may be lost, mostly one without a running command: call wait again at once,
+# with at most 300 seconds. Every call copies what there is into a folder.
 #
 #   bash scripts/train_for_real_cameras.sh begin WORK            starts everything in the background, from a copy of src/
 #   bash scripts/train_for_real_cameras.sh wait WORK OUT SECONDS waits for the end, at most SECONDS; copies weights to OUT
@@ -11,7 +11,7 @@
 # has failed or was stopped (WORK/log.txt names its log), 3 if the work goes on, 4 if nothing could be copied. Settings,
 # with the values for half an hour of one H200 with 16 cores:
 #   SEED=107 RECORDINGS=1000 SECONDS_EACH=1.5   the recordings; 1 000 took 242 s with SHARDS=14 processes
-#   EPOCHS_E=30 EPOCHS_S=43 EPOCHS_N=0          of 200 steps, for fate-e-tiny, fate-s-tiny and fate-s-nano (0: not trained);
+#   EPOCHS_E=30 EPOCHS_S=43 EPOCHS_N=0          of 200 steps, for fate-e-tiny, fate-s-tiny and fate-s-nano (which 0 leaves out);
 #                                               0.195 and 0.125 s a step for two at once, 0.27, 0.18 and 0.1 s for three
 #   OPTIONS_E, OPTIONS_S, OPTIONS_N             model.options of each; EXTRA: further settings of all
 #   START=FOLDER                                start from the weights in it, such as OUT of a run that was lost; detectors
@@ -34,7 +34,11 @@ fi
 seed=${SEED:-107} recordings=${RECORDINGS:-1000} seconds_each=${SECONDS_EACH:-1.5} shards=${SHARDS:-14}
 epochs_e=${EPOCHS_E:-30} epochs_s=${EPOCHS_S:-43} epochs_n=${EPOCHS_N:-0}
 options_e=${OPTIONS_E:-'{recurrence: time}'} options_s=${OPTIONS_S:-'{longest_memory_s: 2.0}'} options_n=${OPTIONS_N:-'{}'}
-start=${START:+$(realpath "$START")}
+start=
+if [ -n "${START:-}" ]; then
+    [ -d "$START" ] || { echo "START=$START was given; expected a folder with weights" >&2; exit 2; }
+    start=$(realpath "$START")
+fi
 device=${DEVICE:-cuda}
 data=$work/mixed runs=$work/runs results=$work/results
 export PYTHONPATH=$work/src PYTHONUNBUFFERED=1
@@ -85,14 +89,15 @@ evaluate() { # NAME WEIGHTS
         > "$results/$1-test.txt" 2>&1
 }
 
-evaluate_all() { # the weights at the start, the new ones that there are, and the average of both
+evaluate_all() { # the bundled weights, the new ones that there are, and the averages of both
     mkdir -p "$results"
     local names=() processes=() number
     for name in fate-e-tiny fate-s-tiny fate-s-nano; do
         cp "$work/src/fate/weights/$name.safetensors" "$results/before-$name.safetensors"
         names+=("before-$name")
         [ -e "$runs/$name/last.safetensors" ] || continue
-        cp "$runs/$name/last.safetensors" "$results/$name.safetensors"
+        cp "$runs/$name/last.safetensors" "$results/$name.part"
+        mv "$results/$name.part" "$results/$name.safetensors"
         names+=("$name")
         if python3 "$work/average_weights.py" "$results/average-$name.safetensors" \
             "$results/before-$name.safetensors" 0.5 "$results/$name.safetensors" 0.5 > "$results/average-$name.txt" 2>&1; then
@@ -113,7 +118,7 @@ evaluate_all() { # the weights at the start, the new ones that there are, and th
 
 copy_to() { # OUT: weights in 16 bits, curves and figures
     mkdir -p "$1"
-    python3 - "$runs" "$results" "$1" <<'PY'
+    python3 - "$runs" "$results" "$1" <<'PY' || return 1
 import pathlib, sys
 import torch
 from fate.inference.loading import load_trained
@@ -142,10 +147,10 @@ begin)
         exit 2
     fi
     mkdir -p "$work" "$runs"
-    cp -r src scripts/average_weights.py "$work/"
+    cp -r src scripts/average_weights.py "$0" "$work/"
     [ "$device" = cpu ] || nvidia-cuda-mps-control -d || true # it may run already
     say "begins"
-    setsid nohup bash "$0" run "$work" > "$work/run.txt" 2>&1 < /dev/null &
+    setsid nohup bash "$work/$(basename "$0")" run "$work" > "$work/run.txt" 2>&1 < /dev/null &
     ;;
 run)
     trap '[ $? = 0 ] || { say "broke off, see $work/run.txt"; touch "$work/failed"; }; touch "$work/ended"' EXIT

@@ -49,7 +49,24 @@ def test_every_number_is_the_weighted_mean(script: Any, tmp_path: Path, monkeypa
 
 def test_other_detectors_and_other_sums_are_refused(script: Any, tmp_path: Path) -> None:
     first, other = save(tmp_path / "a.safetensors", 1, 10), save(tmp_path / "c.safetensors", 1, 10, length_affine=True)
-    with pytest.raises(FateError, match=r"a\.safetensors: .*c\.safetensors.*one detector"):
+    with pytest.raises(FateError, match=r"a\.safetensors: .*c\.safetensors.*length_affine.*one detector"):
         script.average([(first, 0.5), (other, 0.5)])
     with pytest.raises(FateError, match=r"0\.5, 0\.6.*sum of 1"):
         script.average([(first, 0.5), (first, 0.6)])
+    with pytest.raises(FateError, match=r"-0\.5, 1\.5.*0 to 1"):
+        script.average([(first, -0.5), (first, 1.5)])
+
+
+def test_wrong_arguments_are_named_without_a_traceback(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, out = save(tmp_path / "a.safetensors", 1, 10), tmp_path / "out.safetensors"
+    cases = {"exists": [first, first, "1"], "in turns": [out, first], "half": [out, first, "half"],
+             "missing": [out, tmp_path / "missing.safetensors", "1"]}  # fmt: skip
+    for words, arguments in cases.items():
+        monkeypatch.setattr(sys, "argv", ["average_weights", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            script.main()
+        assert stopped.value.code == 2
+        assert words in capsys.readouterr().err
+    assert not out.exists()

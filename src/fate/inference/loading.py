@@ -33,7 +33,7 @@ else:
 
 #: Folder of the weights that come with the package.
 WEIGHTS = Path(__file__).resolve().parents[1] / "weights"
-#: The default detector: the best bundled one by AP50:95 on the real clip with boxes (docs/results/bundled-weights.md).
+#: The default detector.
 DEFAULT_DETECTOR = "fate-s-tiny"
 #: The fastest bundled detector on a CPU, by a factor of about three.
 FASTEST_ON_A_CPU = "fate-s-nano"
