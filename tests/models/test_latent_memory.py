@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +14,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from fate.errors import FateError
+from fate.inference.graph_check import clip as windows_of
+from fate.inference.step_graph import StepGraph
+from fate.inference.streaming_step import compile_for_streaming
 from fate.models import state as states
 from fate.models.backbones.presnet import PResNet
 from fate.models.checkpoints.importing import EVRT_DETR
 from fate.models.necks.hybrid_encoder import HybridEncoder
 from fate.models.necks.latent_memory import Gate, LatentMemory, PeepholeConvLSTM
+from fate.models.zoo import build_model
 from tests.models.conftest import rename_entries
 
 CHANNELS = (6, 4)
@@ -252,3 +257,18 @@ def test_the_published_cell_ignores_elapsed_time() -> None:
 def test_an_unknown_recurrence_is_refused() -> None:
     with pytest.raises(FateError, match="'hours'.*'steps'.*'time'"):
         timed("hours")
+
+
+def test_streams_and_exported_graphs_follow_time_as_the_detector_does() -> None:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"layers": 1, "queries": 10, "widths": (8, 16, 16, 16), "hidden": 32, "feedforward": 32}
+    model = build_model("fate-e-tiny", ("car",), (64, 64), recurrence="time", **sizes).eval()
+    assert StepGraph(model, 1).timed
+    for hz in (20, 200):
+        state, step = None, compile_for_streaming(model)
+        for batch in windows_of(None, model.sensor, hz, 4, 1):
+            with torch.no_grad():
+                _, state = model(batch, state)
+            step(batch)
+            for ours, theirs in zip(states.tensors(step.state), states.tensors(state), strict=True):
+                assert torch.allclose(ours, theirs, atol=1e-5), hz

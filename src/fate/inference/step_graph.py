@@ -69,7 +69,10 @@ class StepGraph(nn.Module):
             outputs, state = self.detector(image, step_scale=torch.ones(streams))
         self.state: State = states.mapped(torch.zeros_like, state)
         names = state_names(state)
-        self.timed = any(isinstance(module, S5) for module in self.detector.modules())
+        self.timed = any(
+            isinstance(module, S5) or getattr(module, "recurrence", "steps") == "time"
+            for module in self.detector.modules()
+        )
         self.inputs: dict[str, Tensor] = {}  #: example tensors by name
         if self.encoder is not None:
             events = {name: torch.zeros(EXAMPLE_EVENTS, dtype=kind) for name, kind in pillar_graph.INPUTS.items()}

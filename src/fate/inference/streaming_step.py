@@ -202,8 +202,8 @@ class StreamingStep:
         scale = step_scale_of(batch) if self.hop_us is None else self.hop_us / CANONICAL_US
         if isinstance(self.detector, GraphDetector):
             return scale
-        if not isinstance(self.detector.backbone, MaxViT):
-            return 1.0  # other backbones do not use it
+        if not isinstance(self.detector.backbone, MaxViT):  # others do not use it, but a memory behind them may
+            return scale if getattr(self.detector.memory, "recurrence", "steps") == "time" else 1.0
         if isinstance(scale, float) and scale not in self._scales:
             if len(self._scales) == MAX_SCALES:
                 return batch.duration_us / CANONICAL_US

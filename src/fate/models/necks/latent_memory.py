@@ -166,12 +166,20 @@ def _step(gates: Tensor, cell: Tensor, peepholes: Tensor, dtype: torch.dtype, sc
         log_keep = functional.logsigmoid(for_forget.to(cell.dtype).clamp(max=_MAX_FORGET_LOGIT))
         scaled = log_keep * scale
         keep = scaled.exp()
-        input_gate = input_gate * (torch.expm1(scaled) / torch.expm1(log_keep))
+        input_gate = input_gate * (_expm1(scaled) / _expm1(log_keep))
     else:
         keep = for_forget.sigmoid()
     cell = torch.addcmul(keep * cell, input_gate, candidate.tanh())
     output_gate = torch.addcmul(for_output, peepholes[2], cell).sigmoid()
     return (output_gate * cell.tanh()).to(dtype), cell
+
+
+def _expm1(x: Tensor) -> Tensor:
+    """exp(x) - 1 for x <= 0, also near 0, from operations that exported graphs compute as exactly.
+
+    ONNX has no such operation, and the difference itself would have no correct digit near 0.
+    """
+    return (x / 2).tanh() * (x.exp() + 1)
 
 
 def _initial_state(maps: Tensor, steps: int, peepholes: Tensor) -> CellState:
