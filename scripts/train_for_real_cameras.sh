@@ -89,13 +89,13 @@ evaluate() { # NAME WEIGHTS
         > "$results/$1-test.txt" 2>&1
 }
 
-evaluate_all() { # the bundled weights, the new ones that there are, and the averages of both
+evaluate_all() { # the new weights that there are, the bundled ones of these detectors, and the averages of both
     mkdir -p "$results"
     local names=() processes=() number
     for name in fate-e-tiny fate-s-tiny fate-s-nano; do
+        [ -e "$runs/$name/last.safetensors" ] || continue
         cp "$work/src/fate/weights/$name.safetensors" "$results/before-$name.safetensors"
         names+=("before-$name")
-        [ -e "$runs/$name/last.safetensors" ] || continue
         cp "$runs/$name/last.safetensors" "$results/$name.part"
         mv "$results/$name.part" "$results/$name.safetensors"
         names+=("$name")

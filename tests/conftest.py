@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import json
 import os
 from collections.abc import Callable
@@ -38,6 +39,17 @@ def real_recordings() -> list[Any]:
         return [pytest.param(None, marks=pytest.mark.skip(reason=reason), id="absent")]
     entries = json.loads((REAL / "manifest.json").read_text())
     return [pytest.param(entry, id=entry["file"]) for entry in entries if "n" in entry]
+
+
+def load_script(name: str) -> Any:
+    """A program of ``scripts/`` as a module."""
+    path = Path(__file__).resolve().parents[1] / "scripts" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def write_detections(log: DetectionLog, **files: str | Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,12 @@ import torch
 from fate import FateError
 from fate.models.checkpoints import load_model, read_card, save_model
 from fate.models.zoo import build_model
-
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "average_weights.py"
+from tests.conftest import load_script
 
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    spec = importlib.util.spec_from_file_location("average_weights", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("average_weights")
 
 
 def save(path: Path, seed: int, step: int, **options: Any) -> Path:

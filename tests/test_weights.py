@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import inspect
 import json
 import re
@@ -20,9 +19,9 @@ from fate.models.checkpoints import load_model, read_card, save_model
 from fate.models.zoo import build_model
 from fate.workflows.detect import detect
 from fate.workflows.simulate import simulate
+from tests.conftest import load_script
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPT = ROOT / "scripts" / "model_card.py"
 FIGURES = {
     "20": {"AP50:95": 0.4, "AP50": 0.7, "AP75": 0.41, "delay_p50_ms": 80.2, "delay_p90_ms": 400.0},
     "200": {"AP50:95": 0.3, "AP50": 0.66, "AP75": None, "delay_p50_ms": None, "delay_p90_ms": None},
@@ -39,12 +38,7 @@ LATENCY = {
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    spec = importlib.util.spec_from_file_location("model_card", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("model_card")
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,6 @@ from fate.inference.pillar_graph import PillarGraph
 from fate.models import state as states
 from fate.models.checkpoints.saved import LARGE
 from fate.models.detector import Detector
-from fate.models.layers.s5 import S5
 from fate.models.state import State
 from fate.rates import CANONICAL_US
 from fate.version import __version__
@@ -69,10 +68,7 @@ class StepGraph(nn.Module):
             outputs, state = self.detector(image, step_scale=torch.ones(streams))
         self.state: State = states.mapped(torch.zeros_like, state)
         names = state_names(state)
-        self.timed = any(
-            isinstance(module, S5) or getattr(module, "recurrence", "steps") == "time"
-            for module in self.detector.modules()
-        )
+        self.timed = self.detector.follows_time
         self.inputs: dict[str, Tensor] = {}  #: example tensors by name
         if self.encoder is not None:
             events = {name: torch.zeros(EXAMPLE_EVENTS, dtype=kind) for name, kind in pillar_graph.INPUTS.items()}

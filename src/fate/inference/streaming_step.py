@@ -151,6 +151,7 @@ class StreamingStep:
         self.state: State = None
         self.marks: tuple[float, float] | None = None  #: when the last window was encoded and predicted; of no graph
         self._scales: set[float] = set()
+        self._follows_time = self.detector.follows_time
         # A stream is done with the image of a window before the next one; several streams may share the network.
         self._memory = ImageMemory() if self.device.type == "cpu" else None
 
@@ -202,12 +203,13 @@ class StreamingStep:
         scale = step_scale_of(batch) if self.hop_us is None else self.hop_us / CANONICAL_US
         if isinstance(self.detector, GraphDetector):
             return scale
-        if not isinstance(self.detector.backbone, MaxViT):  # others do not use it, but a memory behind them may
-            return scale if getattr(self.detector.memory, "recurrence", "steps") == "time" else 1.0
+        if not self._follows_time:
+            return 1.0
         if isinstance(scale, float) and scale not in self._scales:
             if len(self._scales) == MAX_SCALES:
                 return batch.duration_us / CANONICAL_US
-            self.detector.backbone.freeze(scale)
+            if isinstance(self.detector.backbone, MaxViT):
+                self.detector.backbone.freeze(scale)
             self._scales.add(scale)
         return scale
 

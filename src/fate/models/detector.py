@@ -124,6 +124,11 @@ class Detector(nn.Module):
         return self.frame.sensor
 
     @property
+    def follows_time(self) -> bool:
+        """Whether a layer uses the time between windows (``step_scale``): S5, or a memory with recurrence "time"."""
+        return any(getattr(module, "follows_time", False) for module in itertools.islice(self.modules(), 1, None))
+
+    @property
     def device(self) -> torch.device:
         """The device of the parameters."""
         return next(self.parameters()).device

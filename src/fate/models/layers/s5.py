@@ -68,6 +68,8 @@ class Sampled(NamedTuple):
 class S5(nn.Module):
     """A state-space layer of P modes for signals of C channels at every pixel."""
 
+    follows_time = True
+
     def __init__(
         self,
         channels: int,

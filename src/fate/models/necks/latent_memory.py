@@ -53,6 +53,7 @@ class LatentMemory(nn.Module):
         super().__init__()
         check_choice("recurrence", recurrence, get_args(Recurrence))
         self.recurrence = recurrence
+        self.follows_time = recurrence == "time"
         self.cells = nn.ModuleList(PeepholeConvLSTM(c, hidden or c, kernel) for c in channels)
         self.projections = nn.ModuleList(nn.Conv2d(hidden or c, c, 1) for c in channels)
 
@@ -72,7 +73,7 @@ class LatentMemory(nn.Module):
             step_scale: time between windows over 50 ms, one number or [T · B]; used with ``recurrence="time"`` only.
         """
         outputs, after = [], []
-        scale = step_scale if self.recurrence == "time" else 1.0
+        scale = step_scale if self.follows_time else 1.0
         for index, (maps, cell, project) in enumerate(zip(features, self.cells, self.projections, strict=True)):
             hidden, carried = cell(maps, None if state is None else state[index], steps, scale)
             outputs.append(maps + project(hidden))
