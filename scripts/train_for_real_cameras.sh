@@ -81,11 +81,13 @@ train() { # NAME EPOCHS OPTIONS LR
 
 evaluate() { # NAME WEIGHTS
     local given="--device $device -q"
-    $fate evaluate "$2" "$data" --split val --hz 20 50 100 200 --window 50ms --record --calibrate --groups scene \
+    $fate evaluate "$2" "$data" --split val --hz 20 200 --window 50ms --record --calibrate --groups scene \
         --json "$results/$1-val-50ms.json" $given > "$results/$1-val-50ms.txt" 2>&1
     $fate evaluate "$2" "$data" --split val --hz 20 200 --record --json "$results/$1-val.json" $given \
         > "$results/$1-val.txt" 2>&1
-    $fate evaluate "$2" "$data" --split test --hz 20 200 --groups sensor --json "$results/$1-test.json" $given \
+    $fate evaluate "$2" "$data" --split test --hz 20 200 --window 50ms --groups sensor \
+        --json "$results/$1-test-50ms.json" $given > "$results/$1-test-50ms.txt" 2>&1
+    $fate evaluate "$2" "$data" --split test --hz 20 200 --json "$results/$1-test.json" $given \
         > "$results/$1-test.txt" 2>&1
 }
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fate.errors import FateError
 from fate.simulation.art.catalogue import Split
-from fate.simulation.art.negatives import desk, hands, lights, machines, nature, patterns, rooms, streets
+from fate.simulation.art.negatives import desk, hands, lights, long_things, machines, nature, patterns, rooms, streets
 from fate.simulation.art.negatives.world import Negative
 
 
@@ -27,6 +27,8 @@ KINDS = {
     "text": Kind(4, patterns.text_page),
     "cards": Kind(4, patterns.swinging),
     "hands": Kind(7, hands.hands),
+    "arms": Kind(7, long_things.arms),
+    "hanging": Kind(4, long_things.hanging),
     "head": Kind(7, hands.head),
     "room": Kind(9, rooms.room),
     "corridor": Kind(5, rooms.corridor),
@@ -41,7 +43,7 @@ KINDS = {
     "smoke": Kind(3, nature.smoke),
     "sky": Kind(4, nature.sky),
     "flicker": Kind(5, lights.flicker),
-    "lamps": Kind(5, lights.carried),
+    "lamps": Kind(7, lights.carried),
     "sparks": Kind(3, lights.sparks),
     "still": Kind(8, lights.still),
     "empty road": Kind(10, streets.empty_road),
