@@ -26,6 +26,7 @@ from fate.inference.step_graph import Choice, StepGraph, state_names, to_onnx
 from fate.models.backbones.get import GET
 from fate.models.checkpoints import save_model
 from fate.models.detector import Detector
+from fate.models.necks.latent_memory import LatentMemory
 from fate.models.zoo import build_model
 
 onnx = pytest.importorskip("onnx")
@@ -182,6 +183,24 @@ class PartsOfGet(nn.Module):
         tokens = self.backbone.stages[0](self.backbone.embedding(image))
         _, after = self.backbone.memories[1](self.backbone.aggregations[0](tokens), state)
         return tuple(after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["step.onnx", "step.xml"])
+def test_a_memory_that_follows_time_agrees_whatever_its_forget_gates(
+    recording: Path, tmp_path: Path, file: str
+) -> None:
+    if file.endswith(".xml"):
+        pytest.importorskip("openvino")
+    options: dict[str, Any] = {"layers": 1, "queries": 30, "hidden": 32, "feedforward": 32, "recurrence": "time"}
+    detector = small("fate-e-tiny", **options)
+    memories = [module for module in detector.modules() if isinstance(module, LatentMemory)]
+    with torch.no_grad():
+        for cell in memories[0].cells:
+            bias = cell.forget_gate.from_input.bias
+            bias.copy_(torch.linspace(-25.0, 20.0, len(bias)))  # trained gates have logits from -19 to 21
+    done = fate.export(detector, tmp_path / file, with_encoder=False, recording=recording, hz=200, opset=20)
+    assert close(done.differences), done.differences
 
 
 @pytest.mark.slow

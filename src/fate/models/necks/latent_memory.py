@@ -36,8 +36,9 @@ from fate.encoding.spec import check_choice
 #: Whether the cell depends on the number of steps, as published, or on time.
 Recurrence = Literal["steps", "time"]
 
-#: Largest logit of a forget gate f: above it, 1 - f is 0 in float32.
-_MAX_FORGET_LOGIT = 16.0
+#: Largest log f of a forget gate f: a memory of fourteen hours. Runtimes compute log f to about 1e-6 there, and 0 would
+#: make 0 / 0.
+_MAX_LOG_FORGET = -1e-6
 
 #: Hidden and cell state, both [B, hidden, H, W].
 CellState = tuple[Tensor, Tensor]
@@ -163,8 +164,9 @@ def _step(gates: Tensor, cell: Tensor, peepholes: Tensor, dtype: torch.dtype, sc
     input_gate = torch.addcmul(for_input, peepholes[0], cell).sigmoid()
     for_forget = torch.addcmul(for_forget, peepholes[1], cell)
     if isinstance(scale, Tensor) or scale != 1.0:
-        # log f is exact also if f is close to 1
-        log_keep = functional.logsigmoid(for_forget.to(cell.dtype).clamp(max=_MAX_FORGET_LOGIT))
+        # log f is exact also if f is close to 1. If f is close to 0, softplus keeps log f exact in graphs too; they
+        # compute logsigmoid as log(sigmoid(x)), and the sigmoid of ONNX Runtime has no correct digit there.
+        log_keep = (-functional.softplus(-for_forget.to(cell.dtype))).clamp(max=_MAX_LOG_FORGET)
         scaled = log_keep * scale
         keep = scaled.exp()
         input_gate = input_gate * (_expm1(scaled) / _expm1(log_keep))
