@@ -57,10 +57,10 @@ def arms(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
         reach = numbers(rng.uniform(0.0, 0.12), 0.03, 0.0, rng.uniform(0.02, 0.25), rng.uniform(0.0, 0.12))
         contents.add("arm", panels, sway(rng, numbers(x, z, y=y), reach, rng.uniform(0.15, 1.0)))
     for _ in range(int(rng.integers(0, 4))):
-        place = rng.normal(0, 0.35), z + rng.uniform(0.05, 0.4)
+        position = rng.normal(0, 0.35), z + rng.uniform(0.05, 0.4)
         raised = vector(0, -rng.uniform(0.0, 0.3), 0)
         thing = make_thing(rng, split, THINGS.choose(rng, split))
-        contents.add("thing", [part.scaled(1.0, raised) for part in thing], place)
+        contents.add("thing", [part.scaled(1.0, raised) for part in thing], position)
     add_backdrop(rng, split, contents, z + rng.uniform(0.5, 1.5), 0.0)
     shake = rng.choice([0.0, 0.0, rng.uniform(0.005, 0.04)])
     return Negative(hold(rng, seconds, shake), contents, indoor_light(rng, 0.05), 0.0, 0.5)
