@@ -4,14 +4,18 @@ The result is that of ``cpu_kernels``, without intermediate arrays. If there are
 sorts the events of a window, which takes a third of the time, and all of them encode a part of its pillars. It supports
 float32, K = 3 and multiples of sixteen channels.
 
-The innermost loop (``sixteen_channels``) is written in LLVM IR. For each channel it needs a slope, a base and K = 3
+The innermost loop (``_write_channels``) is written in LLVM IR. For each channel it needs a slope, a base and K = 3
 sums; vectors of sixteen numbers stay in registers (four of NEON, two of AVX, one of AVX-512) from the first event to
 the last. numba would keep the sums in memory. On one thread with 16 to 64 channels the whole encoder would then be 11
-to 28 % slower for 3 000 events of 5 ms, and 56 to 88 % slower for 30 000 to 120 000 events of 50 ms.
+to 28 % slower for 3 000 events of 5 ms, and 56 to 88 % slower for 30 000 to 120 000 events of 50 ms. Most pillars have
+few events, so what a pillar costs besides its events counts too: on x86, blocks of 32 channels save a quarter of the
+time of the loops with AVX-512, and a tenth with AVX2, where they need more registers than there are.
 """
 
 from __future__ import annotations
 
+import platform
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,16 +35,17 @@ from fate.encoding.spec import PillarSpec, PillarStats
 
 #: Channels of a block; the number of channels must be a multiple of it.
 WIDTH = 16
+#: Channels of the blocks that are taken first; 0 for none. Every block visits the events of a pillar again.
+WIDE = 32 if platform.machine().lower() in ("x86_64", "amd64") else 0
 MOMENTS = 3
-#: Below both, a second thread takes longer to start than it saves: events of a window, and values of its image. An
-#: image below the second is not kept either: it costs no more to write it as a whole.
-FEW_EVENTS, SMALL_IMAGE = 8_000, 2_000_000
+#: Below both, a second thread takes longer to start than it saves: events of a window, and values of an image that is
+#: not kept. An image below the second is not kept: it costs no more to write it as a whole.
+FEW_EVENTS, SMALL_IMAGE = 20_000, 2_000_000
 
 #: What ``sort_events`` returns.
 Sorted = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]
 
 _FLOAT, _INT, _LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)
-_VECTOR = ir.VectorType(_FLOAT, WIDTH)
 _EVENT = ir.VectorType(_FLOAT, 1 + MOMENTS)
 _FAST = ("contract", "nnan", "nsz")
 
@@ -103,7 +108,8 @@ def encode(
     shape = (len(batch), spec.rows, spec.columns, channels)
     is_small = spec.cells * channels < SMALL_IMAGE
     memory = None if is_small else memory
-    threads = 1 if is_small and batch.num_events < FEW_EVENTS * len(batch) else torch.get_num_threads()
+    is_quick = (is_small or memory is not None) and batch.num_events < FEW_EVENTS * len(batch)
+    threads = 1 if is_quick else torch.get_num_threads()
     bands = max(-(-threads // len(batch)), 1)
     image = torch.empty(shape) if memory is None else memory.take(shape)
     pixels = image.numpy().reshape(len(batch), spec.cells, channels)
@@ -179,14 +185,16 @@ def _fold(
 
 
 class _Writer:
-    """Writes LLVM instructions for one block of channels."""
+    """Writes LLVM instructions for one block of ``width`` channels."""
 
-    def __init__(self, builder: Any, channels: Any) -> None:
+    def __init__(self, builder: Any, channels: Any, width: int) -> None:
         self.builder = builder
         self.row = builder.mul(channels, _LONG(4))  # bytes from one row of a table to the next
+        self.width, self.vector = width, ir.VectorType(_FLOAT, width)
 
-    def load(self, address: Any, kind: Any = _VECTOR) -> Any:
-        return self.builder.load(self.builder.inttoptr(address, ir.PointerType(kind)), align=4)
+    def load(self, address: Any, kind: Any = None) -> Any:
+        """Load a block, or another type."""
+        return self.builder.load(self.builder.inttoptr(address, ir.PointerType(kind or self.vector)), align=4)
 
     def of_row(self, table: Any, row: Any) -> Any:
         """Load this block of a row."""
@@ -196,24 +204,21 @@ class _Writer:
         return self.builder.fadd(self.builder.fmul(a, b, flags=_FAST), c, flags=_FAST)
 
     def broadcast(self, numbers: Any, index: int) -> Any:
-        """Broadcast one of several numbers to all sixteen elements."""
-        indices = ir.Constant(ir.VectorType(_INT, WIDTH), [index] * WIDTH)
+        """Broadcast one of several numbers to all elements."""
+        indices = ir.Constant(ir.VectorType(_INT, self.width), [index] * self.width)
         return self.builder.shuffle_vector(numbers, ir.Constant(numbers.type, ir.Undefined), indices)
 
     def number(self, address: Any) -> Any:
-        """Broadcast a number in memory to all sixteen elements."""
+        """Broadcast a number in memory to all elements."""
         one = self.load(address, _FLOAT)
-        vector = self.builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), one, _INT(0))
+        vector = self.builder.insert_element(ir.Constant(self.vector, ir.Undefined), one, _INT(0))
         return self.broadcast(vector, 0)
 
 
-@intrinsic
-def sixteen_channels(  # type: ignore[no-untyped-def]
-    _typing_context, events, pixels, count, shape, base, table, slope, alpha, beta, image, channels
-):
-    """Write sixteen channels of one pillar; all arguments are int64 addresses, except two numbers.
+def _block(width: int) -> Any:
+    """A function that writes ``width`` channels of one pillar; its arguments are int64 addresses, except two numbers.
 
-    Args:
+    Its arguments:
         events: float32 [count, 4], tau and the three ``Described.basis`` of each event.
         pixels: int32 [count], pixel codes, see ``cpu_loops.Tables``.
         count: number of events, 1 or more.
@@ -222,14 +227,21 @@ def sixteen_channels(  # type: ignore[no-untyped-def]
         image: the block's first channel in the pillar's cell.
         channels: C.
     """
-    return types.void(*[types.int64] * 11), _sixteen_channels
+
+    @intrinsic
+    def channels_of_pillar(  # type: ignore[no-untyped-def]
+        _typing_context, events, pixels, count, shape, base, table, slope, alpha, beta, image, channels
+    ):
+        return types.void(*[types.int64] * 11), partial(_write_channels, width)
+
+    return channels_of_pillar
 
 
-def _sixteen_channels(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+def _write_channels(width: int, context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
     """beta + Σ_k alpha_k Σ_events relu(base + table[pixel] + slope · tau) · basis_k."""
     events, pixels, count, shape, base, table, slope, alpha, beta, image, channels = arguments
-    write = _Writer(builder, channels)
-    zero = ir.Constant(_VECTOR, [0.0] * WIDTH)
+    write = _Writer(builder, channels, width)
+    zero = ir.Constant(write.vector, [0.0] * width)
     offset = write.load(base)
     for feature in range(1, 6):
         factor = write.number(builder.add(shape, _LONG(4 * feature)))
@@ -240,7 +252,7 @@ def _sixteen_channels(context: Any, builder: Any, _signature: Any, arguments: An
     builder.branch(loop)
     builder.position_at_end(loop)
     number = builder.phi(_LONG)
-    sums = [builder.phi(_VECTOR) for _ in range(MOMENTS)]
+    sums = [builder.phi(write.vector) for _ in range(MOMENTS)]
     event = write.load(builder.add(events, builder.mul(number, _LONG(4 * (1 + MOMENTS)))), _EVENT)
     pixel = builder.sext(write.load(builder.add(pixels, builder.mul(number, _LONG(4))), _INT), _LONG)
     hidden = builder.fadd(offset, write.of_row(table, pixel), flags=_FAST)
@@ -257,8 +269,11 @@ def _sixteen_channels(context: Any, builder: Any, _signature: Any, arguments: An
     result = write.load(beta)
     for k in range(MOMENTS):
         result = write.multiply_add(write.of_row(alpha, _LONG(k)), longer[k], result)
-    builder.store(result, builder.inttoptr(image, ir.PointerType(_VECTOR)), align=4)
+    builder.store(result, builder.inttoptr(image, ir.PointerType(write.vector)), align=4)
     return context.get_dummy_value()
+
+
+_wide_block, _narrow_block = _block(WIDE or WIDTH), _block(WIDTH)
 
 
 @compiled_finite_sums
@@ -285,51 +300,74 @@ def _encode_pillars(pillars: NDArray[np.int32], packed: NDArray[np.int64], part:
     beta_at = alpha_at + 3 * row
     free = pillars[own_first, 0] if own_first else 0  # empty cells before a pillar belong to the previous part
     for j in range(own_first, own_end):
-        cell, first, events = pillars[j]
+        cell, first, events = pillars[j, 0], pillars[j, 1], pillars[j, 2]  # unpacking a row takes long
         if clears and free < cell:
             image[free:cell] = 0
         free = cell + 1
-        _describe(packed[first : first + events], of_pixel, uniform, per_us, described, pixel, shape)
+        _describe(packed, np.uint32(first), np.uint32(events), of_pixel, uniform, per_us, described, pixel, shape)
         shape[1], shape[2] = cell % columns * side, cell // columns * side
         image_at = image.ctypes.data + cell * row
-        for c in range(0, row, 4 * WIDTH):
-            sixteen_channels(  # type: ignore[call-arg]  # the compiler passes the first
+        c = 0
+        while WIDE and c + 4 * WIDE <= row:
+            _wide_block(
                 events_at, pixels_at, events, shape_at, base_at + c, table_at + c, slope_at + c, alpha_at + c,
                 beta_at + c, image_at + c, channels,
             )  # fmt: skip
+            c += 4 * WIDE
+        while c < row:
+            _narrow_block(
+                events_at, pixels_at, events, shape_at, base_at + c, table_at + c, slope_at + c, alpha_at + c,
+                beta_at + c, image_at + c, channels,
+            )  # fmt: skip
+            c += 4 * WIDTH
     stop = pillars[own_end, 0] if own_end < len(pillars) else len(image)
     if clears and free < stop:
         image[free:stop] = 0
 
 
 @inlined
-def _describe(packed: NDArray[np.int64], of_pixel: NDArray[np.int64], uniform: bool, per_us: float,
-              described: NDArray[np.float32], pixel: NDArray[np.int32], shape: NDArray[np.float32],
-              ) -> None:  # fmt: skip
-    """``cpu_loops.describe`` of one pillar: tau and basis of its events, and their means."""
-    n = len(packed)
-    earliest, latest = packed[0] & M32, packed[n - 1] & M32
+def _describe(packed: NDArray[np.int64], first: np.uint32, events: np.uint32, of_pixel: NDArray[np.int64],
+              uniform: bool, per_us: float, described: NDArray[np.float32], pixel: NDArray[np.int32],
+              shape: NDArray[np.float32]) -> None:  # fmt: skip
+    """``cpu_loops.describe`` of one pillar: tau and basis of its events, and their means.
+
+    Most pillars have few events. So the first loop has no branch that a processor could predict wrongly, unsigned
+    indices that the compiler need not check, and no part of an array, which would count references.
+    """
+    last = np.uint32(first + events - np.uint32(1))
+    earliest, latest = packed[first] & M32, packed[last] & M32
     even = uniform or earliest == latest
-    per_span = np.float32(0.5) / np.float32(max(latest - earliest, 1))
-    per_event = np.float32(1) / np.float32(n)
-    where, times, before, i = 0, 0, earliest, 0
-    while i < n:
-        now, end = packed[i] & M32, i + 1
-        while end < n and packed[end] & M32 == now:
-            end += 1
-        after = packed[end] & M32 if end < n else now
-        share = per_event if even else np.float32(after - before) * per_span
-        if end > i + 1 and not even:
-            share /= np.float32(end - i)
-        before = now
+    per_event = np.float32(1) / np.float32(events)
+    per_span = np.float32(0) if even else np.float32(0.5) / np.float32(latest - earliest)
+    flat = per_event if even else np.float32(0)
+    where, times, equal, before, now = np.int64(0), np.int64(0), np.int64(0), earliest, earliest
+    for number in range(events):
+        i = np.uint32(number)
+        at = np.int32(packed[np.uint32(first + i)] >> 32)
+        after = packed[min(np.uint32(first + i + np.uint32(1)), last)] & M32
+        share = np.float32(after - before) * per_span + flat
         tau = np.float32(now * per_us - 1.0)
-        times += now * (end - i)
-        for m in range(i, end):
-            at = np.int32(packed[m] >> 32)
-            where += of_pixel[at]
-            pixel[m] = at
-            described[m, 0], described[m, 1], described[m, 2] = tau, share, share * tau
-            described[m, 3] = share * (np.float32(1.5) * tau * tau - np.float32(0.5))
-        i = end
+        where += of_pixel[np.uint32(at)]
+        times += now
+        equal += now == before
+        pixel[i] = at
+        described[i, 0], described[i, 1], described[i, 2] = tau, share, share * tau
+        described[i, 3] = share * (np.float32(1.5) * tau * tau - np.float32(0.5))
+        before, now = now, after
+    if equal > 1 and not even:  # the first event counts as equal; others share the sum of their weights
+        earlier, begin = earliest, np.uint32(0)
+        while begin < events:
+            time, end = packed[np.uint32(first + begin)] & M32, np.uint32(begin + np.uint32(1))
+            while end < events and packed[np.uint32(first + end)] & M32 == time:
+                end = np.uint32(end + np.uint32(1))
+            later = packed[np.uint32(first + end)] & M32 if end < events else time
+            part = np.float32(later - earlier) * per_span / np.float32(end - begin)
+            earlier = time
+            for m in range(begin, end):
+                j = np.uint32(m)
+                x = described[j, 0]
+                described[j, 1], described[j, 2] = part, part * x
+                described[j, 3] = part * (np.float32(1.5) * x * x - np.float32(0.5))
+            begin = end
     shape[3], shape[4] = -np.float32(where & M32) * per_event, -np.float32(where >> 32) * per_event
-    shape[5] = 1.0 - times / n * per_us
+    shape[5] = 1.0 - times / np.int64(events) * per_us
