@@ -80,8 +80,9 @@ def test_split_gives_each_recording_its_own_events() -> None:
 def test_background_events_become_keys_of_their_recording() -> None:
     scene = Scene(1, seconds=0.25)
     background = BackgroundNoise(scene.camera, scene.seed)
-    keys = gpu.prepare_stretch(scene, 2, half_dozen_times(scene), background).background
-    (part,) = gpu.split_recordings(torch.sort(torch.from_numpy(keys)).values, 1, SENSOR, 200_000)
+    prepared = gpu.prepare_stretch(scene, 2, half_dozen_times(scene), background)
+    keys = torch.from_numpy(np.concatenate([prepared.shot_noise, prepared.hot_pixels]))
+    (part,) = gpu.split_recordings(torch.sort(keys).values, 1, SENSOR, 200_000)
     rows = sorted(zip(*(column.tolist() for column in background.window(200_000, 250_000)), strict=True))
     assert sorted(zip(*(getattr(part, name).tolist() for name in ("t_us", "x", "y", "p")), strict=True)) == rows
 
@@ -101,7 +102,8 @@ def test_workers_prepare_all_scenes_of_all_batches_in_their_order() -> None:
             for (scene, times), packet in zip(batch, next(prepared), strict=True):
                 noise = BackgroundNoise(scene.camera, scene.seed)
                 expected = gpu.prepare_stretch(scene, stretch, times, noise)
-                np.testing.assert_array_equal(packet.background, expected.background)
+                np.testing.assert_array_equal(packet.shot_noise, expected.shot_noise)
+                np.testing.assert_array_equal(packet.hot_pixels, expected.hot_pixels)
                 np.testing.assert_array_equal(packet.surfaces.maps, expected.surfaces.maps)
     assert next(prepared, None) is None
 
@@ -140,7 +142,7 @@ def test_finishing_loses_and_doubles_nothing_but_what_leaves_the_recording(jitte
         if stretch == 2:
             t_us = ((keys >> TIME_SHIFT) & 0x7FFFF) - TIME_OFFSET
             near_the_end = int((t_us >= length - 8 * jitter_us - 1).sum())
-        done = finishing.finish(keys, DARK, background, stretch * 100_000, length, stretch == 2)
+        done = finishing.finish(keys, DARK, background, background[:0], stretch * 100_000, length, stretch == 2)
         assert bool((done.diff() >= 0).all())
         ends.append(gpu.split_recordings(done, 2, SENSOR, stretch * 100_000))
     for recording in range(2):
@@ -155,7 +157,7 @@ def test_finishing_depends_on_the_events_and_not_on_their_order() -> None:
     keys, nothing = random_keys(1, 3000, 2, 100_000), torch.zeros(0, dtype=torch.int64)
     shuffled = keys[torch.randperm(len(keys), generator=torch.Generator().manual_seed(0))]
     made = [
-        gpu.GpuSensorOutput(cameras(20.0), [5, 6], CPU).finish(part, DARK, nothing, 0, 100_000, True)
+        gpu.GpuSensorOutput(cameras(20.0), [5, 6], CPU).finish(part, DARK, nothing, nothing, 0, 100_000, True)
         for part in (keys, shuffled)
     ]
     assert torch.equal(made[0], made[1])
@@ -165,7 +167,7 @@ def test_each_recording_has_its_own_jitter() -> None:
     apart = torch.arange(5_000, 95_000, 1_000)
     keys = torch.cat([keyed(recording, apart, 7, 9, 1) for recording in range(2)])
     nothing = torch.zeros(0, dtype=torch.int64)
-    done = gpu.GpuSensorOutput(cameras(15.0), [5, 6], CPU).finish(keys, DARK, nothing, 0, 100_000, True)
+    done = gpu.GpuSensorOutput(cameras(15.0), [5, 6], CPU).finish(keys, DARK, nothing, nothing, 0, 100_000, True)
     for part, sigma in zip(gpu.split_recordings(done, 2, SENSOR, 0), (15.0, 30.0), strict=True):
         moved = part.t_us - apart.numpy()
         assert moved.std() == pytest.approx(sigma, rel=0.3)
@@ -179,7 +181,7 @@ def test_jitter_takes_no_event_before_the_recordings_start() -> None:
     keys = keyed(torch.zeros(400), torch.arange(400) % 20, 3, 4, 0)
     nothing = torch.zeros(0, dtype=torch.int64)
     finishing = gpu.GpuSensorOutput(cameras(30.0), [5, 6], CPU)
-    part = gpu.split_recordings(finishing.finish(keys, DARK, nothing, 0, 100_000, True), 2, SENSOR, 0)[0]
+    part = gpu.split_recordings(finishing.finish(keys, DARK, nothing, nothing, 0, 100_000, True), 2, SENSOR, 0)[0]
     assert len(part) == 400
     assert part.t_us[0] == 0
     assert (np.diff(part.t_us) >= 0).all()
@@ -190,13 +192,31 @@ def test_bursts_fall_on_recordings_that_have_them_alone() -> None:
     light = torch.full((2, 240, 304), 0.02)
     light[..., ::2] = 1.02
     keys, nothing = random_keys(3, 6000, 2, 90_000), torch.zeros(0, dtype=torch.int64)
-    done = gpu.GpuSensorOutput(two, [5, 6], CPU).finish(keys, torch.log(light), nothing, 0, 100_000, True)
+    done = gpu.GpuSensorOutput(two, [5, 6], CPU).finish(keys, torch.log(light), nothing, nothing, 0, 100_000, True)
     quiet, bursting = gpu.split_recordings(done, 2, SENSOR, 0)
     given = [keys[keys >> RECORDING_SHIFT == i] for i in range(2)]
     assert len(quiet) == len(given[0])
     assert len(bursting) > 1.5 * len(given[1])
     bright = int((given[1] >> 1 & 1 == 0).sum())
     assert (bursting.x % 2 == 1).sum() == len(given[1]) - bright  # dark columns have none
+
+
+def test_shot_noise_falls_with_light_in_the_recordings_that_say_so() -> None:
+    two = [
+        replace(camera, noise_light_exponent=exponent)
+        for camera, exponent in zip(cameras(0.0), (0.0, 1.0), strict=True)
+    ]
+    light = torch.full((2, 240, 304), 0.02)  # with the light of the dark; no light falls here
+    light[..., ::2] = 0.08  # four times as much
+    noise, hot = random_keys(3, 20_000, 2, 90_000), random_keys(4, 1000, 2, 90_000)
+    done = gpu.GpuSensorOutput(two, [5, 6], CPU).finish(hot[:0], torch.log(light), noise, hot, 0, 100_000, True)
+    same, less = gpu.split_recordings(done, 2, SENSOR, 0)
+    given = [torch.cat([part[part >> RECORDING_SHIFT == i] for part in (noise, hot)]) for i in range(2)]
+    assert len(same) == len(given[0])
+    odd = int((given[1] >> 1 & 1).sum())
+    assert int((less.x % 2).sum()) == odd
+    bright = [int(((part >> RECORDING_SHIFT == 1) & (part >> 1 & 1 == 0)).sum()) for part in (noise, hot)]
+    assert abs(len(less) - odd - bright[1] - bright[0] / 4) < 5 * (bright[0] * 3 / 16) ** 0.5
 
 
 def test_cameras_of_one_batch_share_what_bursts_depend_on() -> None:

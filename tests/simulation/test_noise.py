@@ -11,6 +11,7 @@ import torch
 
 from fate.simulation.camera import noise
 from fate.simulation.camera.camera_model import camera_preset
+from fate.simulation.camera.event_camera import EventCamera
 from fate.simulation.camera.noise import BackgroundNoise, EventColumns
 
 
@@ -110,6 +111,33 @@ def test_background_lies_on_the_sensor_with_polarities_0_and_1() -> None:
     assert set(events.p.tolist()) == {0, 1}
     assert bool((events.t_us.diff() >= 0).all())
     assert all(column.dtype == torch.int64 for column in events)
+
+
+def test_noise_falls_with_the_light_of_its_pixel_but_hot_pixels_do_not() -> None:
+    changes = {"noise_hz": 60.0, "noise_sigma": 0.0, "noise_light_exponent": 0.7, "hot_pixels": 9, "hot_hz_min": 100.0}
+    model = camera_preset("gen1", sensor=(40, 60), **changes)
+    light = torch.zeros(40, 60)
+    light[:, 20:40], light[:, 40:] = model.dark_light, 0.5  # twice and 26 times the photocurrent in the dark
+    background = BackgroundNoise(model, 4)
+    hot = background.hot_pixel_events(0, 2_000_000)
+    events = background.window(0, 2_000_000, lambda found: light[found.y, found.x])
+    for third, share in enumerate((1.0, 0.5**0.7, (1 / 26) ** 0.7)):
+        count = int((events.x // 20 == third).sum()) - int((hot.x // 20 == third).sum())
+        expected = share * 60.0 * 2 * 800
+        assert abs(count - expected) < 5 * math.sqrt(expected)
+    dark = background.window(0, 2_000_000, lambda found: torch.zeros(len(found.x)))
+    assert same(background.window(0, 2_000_000), dark)
+
+
+def test_the_readable_camera_takes_the_light_at_the_time_of_the_noise() -> None:
+    changes = {"noise_hz": 100.0, "noise_light_exponent": 2.0, "threshold_on": 9.0, "threshold_off": 9.0}
+    model = camera_preset("ideal", sensor=(30, 30), **changes)
+    frames = torch.zeros(3, 30, 30)
+    frames[1] = 1.0  # the light until this frame's time; then it is dark
+    (events,) = EventCamera(model, seeds=[1]).simulate(frames, [0, 500_000, 1_000_000])
+    early = int((events.t_us <= 500_000).sum())
+    assert early < 0.01 * len(events)
+    assert abs(len(events) - early - 45_000) < 5 * math.sqrt(45_000)
 
 
 # --- hot pixels ---

@@ -8,7 +8,14 @@ import numpy as np
 
 from fate.events.events import COMMON_FRAME, Sensor
 from fate.events.merging import divisor_for
-from fate.simulation.camera.random_sensor import RANGES, SIZES, STEPS_US, RandomSensor, draw_sensor
+from fate.simulation.camera.random_sensor import (
+    NOISE_LIGHT_EXPONENT,
+    RANGES,
+    SIZES,
+    STEPS_US,
+    RandomSensor,
+    draw_sensor,
+)
 
 
 @cache
@@ -52,6 +59,9 @@ def test_values_lie_in_the_ranges_and_reach_near_their_ends() -> None:
     ratios = [each.camera.threshold_on / each.camera.threshold_off for each in drawn()]
     assert 1 / 1.61 < min(ratios) < 0.7
     assert 1.4 < max(ratios) < 1.61
+    exponents = np.array([each.camera.noise_light_exponent for each in drawn()])
+    assert 0.4 < np.mean(exponents == 0) < 0.6
+    assert 1.1 < exponents.max() <= NOISE_LIGHT_EXPONENT
     assert max(each.camera.hot_pixels / np.prod(each.camera.sensor) for each in drawn()) <= 0.00101
 
 

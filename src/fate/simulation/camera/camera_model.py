@@ -39,7 +39,10 @@ class CameraModel:
     leak_hz: float = _number(0.05, 0, 1e5, "Hz")
     """ON events a second that a pixel gives in constant light, by the leak of its reset switch."""
     noise_hz: float = _number(0.10, 0, 1e5, "Hz")
-    """Shot-noise events a second and pixel, mean over the sensor; the noise floor measured in Gen1."""
+    """Shot-noise events a second and pixel in the dark, mean over the sensor; the noise floor measured in Gen1."""
+    noise_light_exponent: float = _number(0.0, 0, 4, "no unit")
+    """How shot noise falls with light: its rate is that in the dark times (dark_light / (light + dark_light)) ^ this
+    number. With 0, it is the same everywhere; with 1, twice the photocurrent halves it: only dark places show it."""
     noise_sigma: float = _number(1.0, 0, 5, "in ln(rate)")
     """Spread of the shot-noise rate over pixels: standard deviation of ln(rate)."""
     noise_on_share: float = _number(0.5, 0, 1, "a share")

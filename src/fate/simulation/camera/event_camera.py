@@ -230,14 +230,19 @@ class EventCamera:
                 chances.append(chance[steps[-1].recording, steps[-1].y, steps[-1].x])
         signal = PixelEvents(*(torch.cat(column) for column in zip(*steps, strict=True)))
         chance = torch.cat(chances) if chances else torch.zeros(len(signal.t_us), device=self.device)
+        ends = torch.tensor(times, device=self.device)
         clips = []
         for i, seed in enumerate(self.seeds):
+
+            def light_of(events: EventColumns, own: Tensor = light[i]) -> Tensor:
+                return own.to(self.device)[torch.searchsorted(ends, events.t_us), events.y, events.x]
+
             own = signal.recording == i
             events = EventColumns(*signal[1:]).select(own)
             events = noise.jittered(self.model, events, chance[own], seed, times[0], (times[0], times[-1]))
             pieces = [events.select(events.t_us <= times[-1])]
             if background:
-                pieces.append(BackgroundNoise(self.model, seed, self.device).window(times[0], times[-1]))
+                pieces.append(BackgroundNoise(self.model, seed, self.device).window(times[0], times[-1], light_of))
             clips.append(noise.in_time_order(*pieces).to_events(self.model.sensor))
         return clips
 

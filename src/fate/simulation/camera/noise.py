@@ -1,9 +1,10 @@
 """What a sensor adds to the signal: shot noise, hot pixels, timestamp jitter, ATIS bursts.
 
-Shot noise and hot pixels are superposed: they depend on nothing but the seed and the window ``[start_us, end_us)``,
-and **they do not reset the comparator** of the pixel they fall on. In a real pixel a noise event does reset it, which
-moves the next signal event by up to one threshold; at 0.1 noise events a second and pixel few signal events follow one
-closely, and leaving it out keeps the processes exact and independent.
+Shot noise and hot pixels are superposed: they depend on the seed and the window ``[start_us, end_us)``, and shot noise
+also on the light of its pixel, if the camera has an exponent for it. They **do not reset the comparator** of the pixel
+they fall on. In a real pixel a noise event does reset it, which moves the next signal event by up to one threshold; at
+0.1 noise events a second and pixel few signal events follow one closely, and leaving it out keeps the processes exact
+and independent.
 
 Every function draws from a generator keyed by the recording's seed, the kind of noise and the start of the window, so
 on the CPU the same window gives the same events whatever was simulated before. Windows are independent of each other
@@ -14,6 +15,7 @@ CPU and are the same everywhere.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -26,7 +28,7 @@ from fate.simulation.arrays import Float64
 from fate.simulation.camera.camera_model import CameraModel
 
 #: Kinds of randomness of one recording; each has its own stream of numbers, so switching one off moves no other.
-PIXEL_MAPS, RATE_MAP, SHOT_NOISE, HOT_POSITIONS, HOT_EVENTS, JITTER, BURSTS = range(7)
+PIXEL_MAPS, RATE_MAP, SHOT_NOISE, HOT_POSITIONS, HOT_EVENTS, JITTER, BURSTS, NOISE_IN_LIGHT = range(8)
 
 JITTER_LIMIT = 4.0  # standard deviations; a bound on how far an event moves lets a stream be sorted piece by piece
 
@@ -88,12 +90,24 @@ class BackgroundNoise:
         share = torch.rand(len(self.hot_positions), generator=random, dtype=torch.float64)
         self.hot_rates_hz = (model.hot_hz_min * (model.hot_hz_max / model.hot_hz_min) ** share).to(device)
 
-    def window(self, start_us: int, end_us: int) -> EventColumns:
-        """All background events of ``[start_us, end_us)``, in time order."""
-        return in_time_order(self.shot_noise(start_us, end_us), self.hot_pixel_events(start_us, end_us))
+    def window(
+        self, start_us: int, end_us: int, light_of: Callable[[EventColumns], Tensor] | None = None
+    ) -> EventColumns:
+        """All background events of ``[start_us, end_us)``, in time order.
+
+        ``light_of`` returns the linear light [E] of the pixels of events at their times; None for darkness.
+        """
+        noise = self.shot_noise(start_us, end_us)
+        if self.model.noise_light_exponent and light_of is not None:
+            random = generator(self.seed, NOISE_IN_LIGHT, start_us, noise.t_us.device)
+            chance = torch.rand(len(noise.t_us), generator=random, device=noise.t_us.device)
+            noise = noise.select(
+                chance < noise_in_light(light_of(noise), self.model.dark_light, self.model.noise_light_exponent)
+            )
+        return in_time_order(noise, self.hot_pixel_events(start_us, end_us))
 
     def shot_noise(self, start_us: int, end_us: int) -> EventColumns:
-        """Poisson events of every pixel in ``[start_us, end_us)``, in time order.
+        """Poisson events of every pixel in the dark in ``[start_us, end_us)``, in time order.
 
         One count is drawn for the whole sensor and dealt out to pixels by their rates, which is the same process as
         one count per pixel and takes time by events, not by pixels.
@@ -142,6 +156,11 @@ class BackgroundNoise:
         width = self.model.sensor.width
         row = pixel.div(width, rounding_mode="floor")
         return in_time_order(EventColumns(t_us, pixel % width, row, (sign < self.model.noise_on_share).long()))
+
+
+def noise_in_light(light: Tensor, dark_light: float, exponent: Tensor | float) -> Tensor:
+    """The share of shot noise in the dark that is left in linear light of any shape."""
+    return (dark_light / (light + dark_light)) ** exponent
 
 
 def jittered(

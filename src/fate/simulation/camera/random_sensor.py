@@ -56,6 +56,8 @@ RANGES = {
 }
 #: Share of the recordings with bursts.
 BURSTS = 0.25
+#: Shot noise in the light: in half of the recordings it falls with light, with an exponent of at most this.
+NOISE_LIGHT_EXPONENT = 1.2
 #: Units of time stamps, µs; one is drawn for each recording.
 STEPS_US = (1, 1, 1, 1, 1, 10, 100, 1000)
 
@@ -87,6 +89,7 @@ def draw_sensor(seed: int) -> RandomSensor:
     size = list(SIZES)[int(rng.choice(len(SIZES), p=list(SIZES.values())))]
     drawn = {name: each.draw(rng) for name, each in RANGES.items()}
     bursts, step_us = bool(rng.random() < BURSTS), int(rng.choice(STEPS_US))
+    more = np.random.default_rng([seed, 0x0153])  # a generator of its own, so that all other values stay as they were
     divisor = divisor_for(size, COMMON_FRAME)
     free = [side - -(-length // divisor) for side, length in zip(COMMON_FRAME, size, strict=True)]
     top, left = (int(rng.integers(min(each, 0), max(each, 0), endpoint=True)) for each in free)
@@ -104,6 +107,8 @@ def draw_sensor(seed: int) -> RandomSensor:
         refractory_us=refractory_us,
         leak_hz=drawn["leak_hz"],
         noise_hz=drawn["noise_hz"],
+        noise_light_exponent=max(float(more.uniform(-NOISE_LIGHT_EXPONENT, NOISE_LIGHT_EXPONENT)), 0.0),
+        noise_on_share=float(more.uniform(0, 1)),
         hot_pixels=round(drawn["hot_share"] * lens.simulated.height * lens.simulated.width),
         hot_hz_max=min(CameraModel.hot_hz_max, 0.9e6 / refractory_us),  # a pixel in reset gives no events
         jitter_us=drawn["jitter_us"],

@@ -46,11 +46,12 @@ class SensorOutput:
     def finish(self, signal: EventColumns, light: Tensor, start_us: int, end_us: int) -> EventColumns:
         """The recording's next events, given the signal of the stretch [start_us, end_us] in a fixed order.
 
-        ``light`` [H, W] is linear light at its end; bursts sit where it is bright and textured.
+        ``light`` [H, W] is linear light at its end; bursts sit where it is bright and textured, noise where it is dark.
         """
         chance = noise.burst_probability(self.camera, light)[signal.y, signal.x] if self.camera.bursts else 0.0
         signal = noise.jittered(self.camera, signal, chance, self.seed, start_us, (0, None))
-        events = noise.in_time_order(self._held, signal, self.background.window(start_us, end_us))
+        background = self.background.window(start_us, end_us, lambda events: light[events.y, events.x])
+        events = noise.in_time_order(self._held, signal, background)
         last = end_us >= self.duration_us
         free = int(torch.searchsorted(events.t_us, self.duration_us if last else end_us - self._held_back_us))
         self._held = events.select(slice(free, None))

@@ -44,7 +44,8 @@ class PreparedStretch(NamedTuple):
     surfaces: Surfaces
     textures: Int64  #: [K, 4] first entry, columns, rows, opaque
     schedule: TileSchedule
-    background: Int64  #: [E] keys of shot noise and hot pixels, without their recording
+    shot_noise: Int64  #: [E] keys of the shot noise in the dark, without their recording
+    hot_pixels: Int64  #: [E] keys of the events of hot pixels
     boxes: BoxesAt
 
 
@@ -82,12 +83,14 @@ class PreparedScenes(IterableDataset[PreparedScene | PreparedStretch | None]):
 def prepare_stretch(scene: Scene, stretch: int, times_us: Int64, background: noise.BackgroundNoise) -> PreparedStretch:
     """Pose the surfaces of one stretch, plan its tiles, draw its noise and look for its boxes."""
     start_us, surfaces, atlas = stretch * STRETCH_US, scene.surfaces(stretch), scene.atlas
-    t_us, x, y, p = background.window(start_us, min(start_us + STRETCH_US, scene.duration_us))
-    keys = ((t_us - start_us + TIME_OFFSET) << TIME_SHIFT) | (y << 15) | (x << 1) | p
-    schedule = schedule_tiles(surfaces, atlas, *scene.sensor)
-    return PreparedStretch(
-        surfaces, atlas.slots[surfaces.texture], schedule, keys.numpy(), scene.boxes_in(stretch, times_us)
+    end_us = min(start_us + STRETCH_US, scene.duration_us)
+    shot_noise, hot_pixels = (
+        (((t_us - start_us + TIME_OFFSET) << TIME_SHIFT) | (y << 15) | (x << 1) | p).numpy()
+        for t_us, x, y, p in (background.shot_noise(start_us, end_us), background.hot_pixel_events(start_us, end_us))
     )
+    schedule = schedule_tiles(surfaces, atlas, *scene.sensor)
+    textures, boxes = atlas.slots[surfaces.texture], scene.boxes_in(stretch, times_us)
+    return PreparedStretch(surfaces, textures, schedule, shot_noise, hot_pixels, boxes)
 
 
 def prepare_in_workers(batches: list[SceneShare], workers: int, device: str) -> Iterator[list[Any]]:
@@ -135,17 +138,25 @@ class GpuSensorOutput:
         self.camera, self.device = cameras[0], device  # the camera of all, as far as bursts are concerned
         self._jitter_us = torch.tensor([camera.jitter_us for camera in cameras], device=device)
         self._bursting = torch.tensor([camera.bursts for camera in cameras], device=device)
+        self._noise_exponent = torch.tensor([camera.noise_light_exponent for camera in cameras], device=device)
         self._seed = int(np.random.SeedSequence(list(seeds)).generate_state(1, np.uint32)[0])
         self._held_back_us = torch.ceil(noise.JITTER_LIMIT * self._jitter_us).long() + 1
         self._held = torch.zeros(0, dtype=torch.int64, device=device)
 
     def finish(
-        self, keys: Tensor, log_light: Tensor, background: Tensor, start_us: int, length_us: int, last: bool
+        self,
+        keys: Tensor,
+        log_light: Tensor,
+        shot_noise: Tensor,
+        hot_pixels: Tensor,
+        start_us: int,
+        length_us: int,
+        last: bool,
     ) -> Tensor:
         """Return the keys of the next events of all recordings, sorted by recording and time.
 
-        ``keys`` [E] is the signal in any order, ``background`` [E] shot noise and hot pixels, ``log_light`` [B, H, W]
-        the light at the end of the stretch; ``last`` says that no stretch comes after it.
+        ``keys`` [E] is the signal in any order, ``shot_noise`` [E] that in the dark, ``log_light`` [B, H, W] the light
+        at the end of the stretch; ``last`` says that no stretch comes after it.
         """
         keys = torch.sort(keys).values  # in a fixed order, so that the same event gets the same jitter every time
         random = noise.generator(self._seed, noise.JITTER, start_us, self.device)
@@ -154,7 +165,9 @@ class GpuSensorOutput:
         keys = keys + (torch.round(normal).long() << TIME_SHIFT)
         if bool(self._bursting.any()):
             keys = self._with_bursts(keys, log_light, start_us)
-        keys = torch.sort(torch.cat([self._held, keys, background])).values
+        if bool(self._noise_exponent.any()):
+            shot_noise = self._noise_in_light(shot_noise, log_light, start_us)
+        keys = torch.sort(torch.cat([self._held, keys, shot_noise, hot_pixels])).values
         recording, t_us = keys >> RECORDING_SHIFT, ((keys >> TIME_SHIFT) & 0x7FFFF) - TIME_OFFSET
         if start_us == 0:  # jitter cannot take an event before the recording's start
             early = t_us < 0
@@ -164,6 +177,15 @@ class GpuSensorOutput:
         free = t_us < (length_us if last else length_us - self._held_back_us[recording])
         self._held = keys[~free] - (length_us << TIME_SHIFT)
         return keys[free]
+
+    def _noise_in_light(self, keys: Tensor, log_light: Tensor, start_us: int) -> Tensor:
+        """The shot noise that is left in this light."""
+        recording, y, x = keys >> RECORDING_SHIFT, (keys >> 15) & 0x3FFF, (keys >> 1) & 0x3FFF
+        dark_light = self.camera.dark_light
+        light = torch.exp(log_light[recording, y, x]) - dark_light
+        random = noise.generator(self._seed, noise.NOISE_IN_LIGHT, start_us, self.device)
+        chance = torch.rand(keys.shape, generator=random, device=self.device)
+        return keys[chance < noise.noise_in_light(light, dark_light, self._noise_exponent[recording])]
 
     def _with_bursts(self, keys: Tensor, log_light: Tensor, start_us: int) -> Tensor:
         """Some events of the recordings with bursts, repeated."""
@@ -219,22 +241,26 @@ def _record_batch(
     finishing = GpuSensorOutput([scene.camera for scene in scenes], [scene.seed for scene in scenes], device)
     stretches = scenes[0].num_stretches
 
-    def next_stretch() -> tuple[list[PreparedStretch], StretchBatch, Tensor]:
+    def on_device(noises: list[Int64]) -> Tensor:
+        keys = [(index << RECORDING_SHIFT) | part for index, part in enumerate(noises)]
+        return torch.from_numpy(np.concatenate(keys)).to(device)
+
+    def next_stretch() -> tuple[list[PreparedStretch], StretchBatch, Tensor, Tensor]:
         packets: list[PreparedStretch] = next(prepared)
-        background = [(index << RECORDING_SHIFT) | packet.background for index, packet in enumerate(packets)]
-        keys = torch.from_numpy(np.concatenate(background)).to(device)
-        return packets, batch_stretch(packets, bases, device), keys
+        shot_noise = on_device([packet.shot_noise for packet in packets])
+        hot_pixels = on_device([packet.hot_pixels for packet in packets])
+        return packets, batch_stretch(packets, bases, device), shot_noise, hot_pixels
 
     with ThreadPoolExecutor(1) as ahead:  # puts the next stretch together while the GPU is at this one
         upcoming = ahead.submit(next_stretch)
         for stretch in range(stretches):
             start_us, last = stretch * STRETCH_US, stretch == stretches - 1
             length_us = min(STRETCH_US, scenes[0].duration_us - start_us)
-            packets, batch, background = upcoming.result()
+            packets, batch, shot_noise, hot_pixels = upcoming.result()
             if not last:
                 upcoming = ahead.submit(next_stretch)
             keys = pixels.advance(batch, float(length_us))
-            done = finishing.finish(keys, pixels.state.log_light, background, start_us, length_us, last)
+            done = finishing.finish(keys, pixels.state.log_light, shot_noise, hot_pixels, start_us, length_us, last)
             events = split_recordings(done, len(scenes), scenes[0].sensor, start_us)
             for number, scene, packet, piece in zip(numbers, scenes, packets, events, strict=True):
                 yield RecordedPiece(number, scene, piece, packet.boxes, last)
