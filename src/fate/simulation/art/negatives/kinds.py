@@ -43,7 +43,7 @@ KINDS = {
     "smoke": Kind(3, nature.smoke),
     "sky": Kind(4, nature.sky),
     "flicker": Kind(5, lights.flicker),
-    "lamps": Kind(7, lights.carried),
+    "lamps": Kind(10, lights.carried),
     "sparks": Kind(3, lights.sparks),
     "still": Kind(8, lights.still),
     "empty road": Kind(10, streets.empty_road),

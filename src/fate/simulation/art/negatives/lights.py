@@ -68,7 +68,7 @@ def flicker(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
 
 
 def carried(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
-    """Lamps that hang, are carried or waved in the dark, with glare around them and faint reflections elsewhere."""
+    """Lamps that hang, are carried or waved in the dark, with glare around them, and reflections."""
     contents, glow, ray = Contents(), _glow(), _ray()
     for _ in range(int(rng.integers(1, 4))):
         x, y, z = rng.normal(0, 0.35), rng.normal(0, 0.2), float(rng.uniform(0.9, 1.6))
@@ -86,6 +86,12 @@ def carried(rng: np.random.Generator, split: Split, seconds: float) -> Negative:
             tall, faint = size * rng.uniform(0.4, 2.0), float(rng.uniform(0.01, 0.2))
             part = upright(glow.light, size, tall, alpha=0.4 * glow.alpha, emission=faint)
             contents.add("reflection", part, mirrored)
+        for _ in range(int(rng.integers(0, 4))):
+            middle = numbers(x + rng.normal(0, 0.15), z, y=y + rng.normal(0, 0.15))
+            beside = sway(rng, middle, numbers(reach, gait=0.2), hertz)
+            wide, faint = size * rng.uniform(0.15, 0.8), light * float(rng.uniform(0.05, 0.5))
+            part = upright(glow.light, wide, wide * rng.uniform(0.5, 2.5), alpha=glow.alpha, emission=faint)
+            contents.add("reflection", part, beside)
     add_backdrop(rng, split, contents, 2.5, 0.0)
     return Negative(hold(rng, seconds, rng.choice([0.0, 0.0, 0.01])), contents, _dark(rng), 0.0, 0.5)
 
