@@ -65,9 +65,18 @@ def test_at_once_equals_step_by_step_for_any_number_of_threads(options: dict[str
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("channels", [16, 32, 48, 64])
+def test_at_once_equals_step_by_step_for_blocks_of_both_widths(channels: int) -> None:
+    image, stepwise, counts, expected = both_ways(make_encoder(channels=channels), crowded(1))
+    torch.testing.assert_close(image, stepwise, rtol=1e-5, atol=1e-5)
+    assert counts == expected
+
+
+@pytest.mark.parametrize("weighting", ["trapezoid", "uniform"])
 @pytest.mark.parametrize("name", special_batches())
-def test_at_once_equals_step_by_step_on_special_windows(name: str) -> None:
-    image, stepwise, counts, expected = both_ways(make_encoder(channels=16, max_events=4), special_batches()[name])
+def test_at_once_equals_step_by_step_on_special_windows(name: str, weighting: str) -> None:
+    encoder = make_encoder(channels=16, max_events=4, weighting=weighting)
+    image, stepwise, counts, expected = both_ways(encoder, special_batches()[name])
     torch.testing.assert_close(image, stepwise, rtol=1e-5, atol=1e-5)
     assert counts == expected
 
@@ -94,14 +103,18 @@ def test_the_image_does_not_depend_on_how_many_threads_share_it() -> None:
     assert torch.equal(images[0], images[2])
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_a_stream_that_keeps_its_images_gets_the_same_ones(threads: int) -> None:
+@pytest.mark.parametrize(("threads", "few_events"), [(1, 0), (2, 0), (5, 0), (2, cpu_inference.FEW_EVENTS)])
+def test_a_stream_that_keeps_its_images_gets_the_same_ones(threads: int, few_events: int) -> None:
     encoder, memory, before = make_encoder(channels=16, max_pillars=40), ImageMemory(), torch.get_num_threads()
     empty = batch_of([], [], [])
     batches = [crowded(0), crowded(1), empty, crowded(2), batch_of([(5, 3, 3, 1)]), crowded(3), crowded(4)]
     torch.set_num_threads(threads)
     try:
-        with torch.no_grad(), patch.object(cpu_inference, "SMALL_IMAGE", 0):
+        with (
+            torch.no_grad(),
+            patch.object(cpu_inference, "SMALL_IMAGE", 0),
+            patch.object(cpu_inference, "FEW_EVENTS", few_events),
+        ):
             for batch in batches:
                 assert torch.equal(encoder(batch, memory), encoder(batch))
     finally:

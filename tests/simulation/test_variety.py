@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fate.simulation.art.actors import STEP_S, Actor, Ego, Falling, Layer, Lighting, Straight
 from fate.simulation.art.daylight import draw_exposure
+from fate.simulation.art.layout import LANE
 from fate.simulation.art.panels import Body, Panel, Texture, vector
 from fate.simulation.art.street import StreetBuilder, make_street
 from fate.simulation.art.variety import CAR_PITCH, CAR_YAW, HEIGHTS, MAX_SHAKE, MAX_TURN, Variety, draw_variety
@@ -85,6 +86,8 @@ def test_varieties_lie_in_their_ranges_and_use_them() -> None:
     assert all(5 <= each.shake_hz <= 25 for each in on_cars)
     assert all(each.shake <= MAX_SHAKE and each.turn <= MAX_TURN for each in VARIETIES)
     assert all(each.wiper_hz == 0 or 0.7 <= each.wiper_hz <= 1 for each in VARIETIES)
+    assert {each.motorway for each in on_cars} == {False, True}
+    assert not any(each.motorway for each in VARIETIES if each.mount != "car")
     for name, count in (("light", 5), ("ground", 5), ("exposure", 5), ("weather", 3), ("border", 7), ("mains_hz", 2)):
         assert len({getattr(each, name) for each in VARIETIES}) == count
 
@@ -129,6 +132,25 @@ def test_the_camera_is_where_its_mount_puts_it(mount: str, seed: int) -> None:
     assert all((ego.x[0] - x) * np.sin(ego.yaw[0]) < 0 for x in lanes)  # it looks towards the traffic
     turned = np.abs(np.diff(ego.yaw)) / STEP_S
     assert turned.mean() < MAX_TURN + 0.5
+
+
+def test_on_a_motorway_cars_drive_beside_the_camera_and_nobody_walks() -> None:
+    beside = []
+    for seed in range(12):
+        ego, built, _ = make_street(seed, "train", SECONDS, True, variety=of_mount("car", seed, motorway=True))
+        assert 14 < ego.speed.min() <= ego.speed.max() <= 40
+        assert {body.kind for body in built.objects} <= {"car", "two-wheeler"}
+        for actor in built.actors:
+            if actor.owner < 0 or actor.layer != Layer.STANDING:
+                continue
+            start, end = actor.path.at(np.array([0.0])), actor.path.at(np.array([SECONDS]))
+            speed = (end.z[0] - start.z[0]) / SECONDS
+            assert abs(speed) >= 5
+            if start.x[0] > LANE / 2:
+                assert start.heading[0] == 0
+                beside.append(speed - ego.speed.mean())
+    assert len(beside) > 30
+    assert np.mean(np.abs(beside) < 2) > 0.5  # most keep to the camera's speed
 
 
 def test_height_and_roll_of_the_camera_move_the_picture() -> None:

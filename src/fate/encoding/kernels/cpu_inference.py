@@ -1,15 +1,14 @@
 """Pillar Encoding on the CPU for inference: pillar after pillar, while its events are in the cache.
 
 The result is that of ``cpu_kernels``, without intermediate arrays. If there are fewer windows than threads, one thread
-sorts the events of a window, which takes a third of the time, and all of them encode a part of its pillars. It supports
-float32, K = 3 and multiples of sixteen channels.
+sorts the events of a window, and all of them encode a part of its pillars. It supports float32, K = 3 and multiples of
+sixteen channels.
 
 The innermost loop (``_write_channels``) is written in LLVM IR. For each channel it needs a slope, a base and K = 3
-sums; vectors of sixteen numbers stay in registers (four of NEON, two of AVX, one of AVX-512) from the first event to
-the last. numba would keep the sums in memory. On one thread with 16 to 64 channels the whole encoder would then be 11
-to 28 % slower for 3 000 events of 5 ms, and 56 to 88 % slower for 30 000 to 120 000 events of 50 ms. Most pillars have
-few events, so what a pillar costs besides its events counts too: on x86, blocks of 32 channels save a quarter of the
-time of the loops with AVX-512, and a tenth with AVX2, where they need more registers than there are.
+sums. These stay in registers from the first event of a pillar to the last; numba would keep them in memory. A block has
+16 channels: four vectors of NEON, two of AVX, one of AVX-512. Most pillars have few events, so what a pillar costs
+besides its events counts too: on x86, blocks of 32 channels save a quarter of the time of the loops with AVX-512, and a
+tenth with AVX2, where they need more registers than there are.
 """
 
 from __future__ import annotations

@@ -219,23 +219,25 @@ def smooth(values: Float64, seconds: float) -> Float64:
     return np.asarray((sums[width:] - sums[:-width]) / width)
 
 
-def drive(rng: np.random.Generator, seconds: float) -> Ego:
+def drive(rng: np.random.Generator, seconds: float, motorway: bool = False) -> Ego:
     """A drive of ``seconds``: 15 % of the time standing, 60 % at 2 to 14 m/s, 25 % at 14 to 30 m/s.
 
-    A recording keeps to town speed or to the open road; in town, two of three wait at a red light for up to a
-    third of their time. The yaw rate is an Ornstein-Uhlenbeck process of 0.05 rad/s (less above 8 m/s), steered back to
-    the lane; the pitch swings by about 0.2° at 1 to 3 Hz, less when the car stands.
+    On a motorway, the speed is 18 to 38 m/s and nearly constant. A recording keeps to town speed or to the open road;
+    in town, two of three wait at a red light for up to a third of their time. The yaw rate is an Ornstein-Uhlenbeck
+    process of 0.05 rad/s (less above 8 m/s), steered back to the lane; the pitch swings by about 0.2° at 1 to 3 Hz,
+    less when the car stands.
     """
     steps = int(np.ceil(seconds / STEP_S)) + 2
     cruise = rng.uniform(14, 28) if rng.random() < 0.26 else rng.uniform(6, 14)
-    speed = cruise * (1 + ornstein_uhlenbeck(rng, steps, 0.12, 4.0))
+    cruise = rng.uniform(18, 38) if motorway else cruise
+    speed = cruise * (1 + ornstein_uhlenbeck(rng, steps, 0.04 if motorway else 0.12, 4.0))
     clock = np.arange(steps) * STEP_S
     brakes = min(4.0, 0.3 * seconds)  # seconds from the first touch of the brakes to full stop, and back
     if cruise < 14 and rng.random() < 0.65:  # one red light
         standing = rng.uniform(0.12, 0.34) * seconds
         begin = rng.uniform(-0.2 * standing, seconds - 0.8 * standing) - brakes / 2
         speed[(clock >= begin) & (clock < begin + standing + brakes)] = 0.0
-    speed = np.clip(smooth(smooth(speed, brakes), 0.5), 0.0, 30.0)
+    speed = np.clip(smooth(smooth(speed, brakes), 0.5), 0.0, 40.0 if motorway else 30.0)
     speed[speed < 0.15] = 0.0
 
     gentle = np.minimum(speed / 3, 1) * np.minimum(8 / np.maximum(speed, 8), 1)  # no swerving at speed

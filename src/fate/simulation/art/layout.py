@@ -18,13 +18,29 @@ class StreetLayout:
     right_kerb: float
     parking_left: bool
     parking_right: bool
-    oncoming_lanes: int
+    oncoming_lanes: int  #: all lanes left of ours; if there are two and this is no motorway, the first goes our way
     length: float
+    lanes_beside: tuple[int, int] = (0, 0)  #: only on a motorway: further lanes that go our way, left and right of ours
+
+    @property
+    def is_motorway(self) -> bool:
+        """Whether several lanes go our way, and nobody walks, parks or comes from a side street."""
+        return any(self.lanes_beside)
 
     @property
     def sides(self) -> tuple[tuple[float, float], ...]:
         """The sign of x on the left and on the right side, and how far the kerb is away."""
         return (-1.0, abs(self.left_kerb)), (1.0, abs(self.right_kerb))
+
+
+def make_motorway(rng: np.random.Generator, length: float) -> StreetLayout:
+    """A cross-section with two to six lanes that go our way, and none to two oncoming ones."""
+    left, right = int(rng.integers(0, 3)), int(rng.integers(0, 4))
+    right = max(right, 1 - left)
+    lanes = left + int(rng.integers(0, 3))
+    left_kerb = -LANE / 2 - lanes * LANE - rng.uniform(0.4, 2.5)
+    right_kerb = LANE / 2 + right * LANE + rng.uniform(0.4, 2.5)
+    return StreetLayout("open", left_kerb, right_kerb, False, False, lanes, length, (left, right))
 
 
 def make_layout(rng: np.random.Generator, fast: bool, stops: bool, length: float) -> StreetLayout:

@@ -16,7 +16,7 @@ MIDDLE = 110.0
 
 def mount_on_car(rng: np.random.Generator, variety: Variety, seconds: float) -> Ego:
     """A drive as ``actors.drive`` draws it, with the camera's own height and angles, its vibration, and bumps."""
-    ego = drive(rng, seconds)
+    ego = drive(rng, seconds, variety.motorway)
     clock = np.arange(len(ego.z)) * STEP_S
     running = 0.25 + 0.75 * np.minimum(ego.speed / 8, 1)  # the engine alone shakes less than the road
     shaking = variety.shake * running * np.clip(0.6 + ornstein_uhlenbeck(rng, len(clock), 0.25, 0.5), 0.0, 1.0)

@@ -35,7 +35,7 @@ from fate.simulation.art.catalogue import Split
 from fate.simulation.art.crowd import add_people, add_riders
 from fate.simulation.art.daylight import draw_lighting, make_lighting
 from fate.simulation.art.dressing import clear_of, dress, light_lamps, surround
-from fate.simulation.art.layout import LANE, StreetLayout, make_layout
+from fate.simulation.art.layout import LANE, StreetLayout, make_layout, make_motorway
 from fate.simulation.art.mounts import MIDDLE, mount_beside, mount_on_car
 from fate.simulation.art.panels import Body, Panel, Texture, vector
 from fate.simulation.art.riders import Riding, make_rider
@@ -201,6 +201,7 @@ def make_street(
     if not empty:
         if variety is not None:
             _add_crowd(builder, layout, variety.crowding)
+        if variety is not None and not layout.is_motorway:
             add_people(builder, variety.people)
             add_riders(builder, builder.two_wheelers, RIDERS)
         if park:
@@ -225,7 +226,8 @@ def _mount_camera(rng: np.random.Generator, variety: Variety, seconds: float) ->
     if variety.mount == "car":
         ego = mount_on_car(rng, variety, seconds)
         fast, stops = float(np.mean(ego.speed)) > 13, bool(np.any(ego.speed == 0))
-        return ego, make_layout(rng, fast, stops, float(ego.z[-1]) + AHEAD)
+        length = float(ego.z[-1]) + AHEAD
+        return ego, make_motorway(rng, length) if variety.motorway else make_layout(rng, fast, stops, length)
     layout = make_layout(rng, fast=bool(rng.random() < 0.3), stops=False, length=MIDDLE + AHEAD)
     ego = mount_beside(rng, variety, seconds, layout.left_kerb, layout.right_kerb)
     if rng.random() < 0.7:
@@ -258,6 +260,9 @@ def _add_crowd(builder: StreetBuilder, layout: StreetLayout, crowding: float) ->
 def _add_road_users(builder: StreetBuilder, layout: StreetLayout, two_wheelers: bool) -> None:
     """Add everything that is labelled."""
     _add_traffic(builder, layout)
+    if layout.is_motorway:
+        _add_lanes_beside(builder, layout)
+        return
     if two_wheelers:
         _add_two_wheelers(builder, layout)
     _add_parked(builder, layout)
@@ -281,24 +286,49 @@ def _add_traffic(builder: StreetBuilder, layout: StreetLayout) -> None:
         if rng.random() < 0.5:
             second = gap + sway + rng.uniform(12, 25)
             builder.add(builder.pick(builder.cars), Following(ego, rng.normal(0, 0.2), second, 2.0, 11.0, 0.0))
+    ours = layout.lanes_beside[0]  # lanes on the left that go our way
+    if layout.is_motorway and ours == layout.oncoming_lanes:
+        return
     mean = float(np.mean(ego.speed))
-    wide = layout.oncoming_lanes == 2  # then the lane beside ours goes our way
-    if wide:
+    if layout.oncoming_lanes == 2 and not layout.is_motorway:
+        ours = 1
         for z in spaced(rng.uniform(-20, 20), 90, lambda: 15 + rng.exponential(40)):
             speed = max(mean + rng.uniform(-6, 6), 2.0)
             builder.add(builder.pick(builder.cars), Straight(-LANE + rng.normal(0, 0.15), z, 0.0, speed))
     speed = rng.uniform(5, 12) if layout.kind != "open" else rng.uniform(12, 20)
+    speed = mean * rng.uniform(0.7, 1.2) if layout.is_motorway else speed
     first, headway = rng.uniform(10, 40), rng.uniform(18, 60)
-    lane = 2 if wide else 1
     for z in spaced(first, layout.length + speed * builder.seconds, lambda: 9 + rng.exponential(headway)):
-        path = Straight(-lane * LANE + rng.normal(0, 0.15), z, np.pi, speed + rng.normal(0, 0.02))
+        path = Straight(-(1 + ours) * LANE + rng.normal(0, 0.15), z, np.pi, speed + rng.normal(0, 0.02))
         builder.add(builder.pick(builder.cars), path)
+    if layout.is_motorway:
+        return
     for _ in range(rng.poisson(builder.seconds / 8)):
         when, speed = rng.uniform(0, builder.seconds), rng.uniform(3, 10)
         side = float(rng.choice([-1, 1]))
         z = float(ego.at(np.array([when]))[1][0]) + rng.uniform(14, 38)
         if builder.add(builder.pick(builder.cars), Straight(-side * speed * when, z, side * np.pi / 2, speed)):
             builder.side_streets.append(z)
+
+
+def _add_lanes_beside(builder: StreetBuilder, layout: StreetLayout) -> None:
+    """Cars and some motorbikes in the other lanes of a motorway; most are nearly as fast as the camera's car."""
+    rng, ego = builder.rng, builder.ego
+    left, right = layout.lanes_beside
+    mean, dense = float(np.mean(ego.speed)), rng.uniform(8, 50)
+    motorbikes = [body for body in builder.two_wheelers if not TWO_WHEELERS.styles[body.name].pedals]
+    for lane in (*range(-left, 0), *range(1, right + 1)):
+        for z in spaced(rng.uniform(-12, 20), 110, lambda: 9 + rng.exponential(dense)):
+            x = lane * LANE + rng.normal(0, 0.2)
+            if rng.random() < 0.6:
+                sway, period = rng.uniform(0, 3), rng.uniform(6, 20)
+                path: Path = Following(ego, x, z, sway, period, rng.uniform(0, 6.28))
+            else:
+                path = Straight(x, z, 0.0, max(mean + rng.uniform(-8, 8), 5.0))
+            if motorbikes and rng.random() < 0.1:
+                builder.add_two_wheeler(builder.pick(motorbikes), path)
+            else:
+                builder.add(builder.pick(builder.cars), path)
 
 
 def _add_parked(builder: StreetBuilder, layout: StreetLayout) -> None:
@@ -394,6 +424,9 @@ def _add_ground(builder: StreetBuilder, layout: StreetLayout) -> None:
     for lane in range(1, layout.oncoming_lanes + 1):
         for z in np.arange(-10.0, layout.length, length):
             builder.add_scenery(line, LANE / 2 - lane * LANE, z + length / 2, Layer.MARKING)
+    for lane in range(1, layout.lanes_beside[1] + 1):
+        for z in np.arange(-10.0, layout.length, length):
+            builder.add_scenery(line, lane * LANE - LANE / 2, z + length / 2, Layer.MARKING)
     patches = [roadside.make_patch(rng) for _ in range(4)]
     cover = lay_on_ground("manhole", roadside.manhole(), 0.7, 0.7)
     z = 0.0

@@ -34,6 +34,8 @@ _BORDERS: Mapping[Border, float] = {
     "hedge": 0.1,
     "bollards": 0.06,
 }
+#: Share of motorways where the camera is on a car.
+MOTORWAYS = 0.25
 #: Lowest and highest place of the camera on each mount, metres above the ground.
 HEIGHTS: Mapping[Mount, tuple[float, float]] = {"car": (0.6, 2.2), "mast": (1.0, 8.0), "hand": (1.2, 1.8)}
 #: Largest angles of a camera on a car, rad: it looks ahead, more or less.
@@ -76,6 +78,7 @@ class Variety:
     crowding: float  #: how close and how dense other cars are
     large_vehicles: float  #: share of lorries and buses in the traffic; they have no box
     people: float  #: about how many people are near the camera, besides those on the pavements
+    motorway: bool  #: several lanes go our way, fast
 
 
 def draw_variety(rng: np.random.Generator) -> Variety:
@@ -116,6 +119,7 @@ def draw_variety(rng: np.random.Generator) -> Variety:
         crowding=float(rng.uniform(0, 1)),
         large_vehicles=float(0.25 * amount[1]),
         people=float(min(rng.exponential(2.0 if on_car else 4.0), 12.0)),
+        motorway=bool(on_car and rng.random() < MOTORWAYS),
     )
 
 

@@ -37,7 +37,7 @@ def _sleeve(rng: np.random.Generator, cuff: float, end: float) -> list[Panel]:
 
 def make_arm(rng: np.random.Generator, length: float) -> list[Panel]:
     """An arm with its hand up and its shoulder at the origin, ``length`` metres below the palm."""
-    panels = make_hand(rng, rng.uniform(0, 0.2))
+    panels = make_hand(rng, 0.0)  # the swing of its fingers gives way to the turning of the arm
     if rng.random() < 0.8:
         panels += _sleeve(rng, rng.uniform(0.1, 0.45), 1.15)
     return [part.scaled(1.0, vector(0, length, 0)) for part in panels]
