@@ -204,6 +204,20 @@ def test_a_memory_that_follows_time_agrees_whatever_its_forget_gates(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("file", ["step.onnx", "step.xml"])
+def test_rounded_weights_may_order_cells_of_nearly_equal_scores_differently(
+    recording: Path, tmp_path: Path, file: str
+) -> None:
+    if file.endswith(".xml"):
+        pytest.importorskip("openvino")
+    detector = small("fate-e-tiny", layers=1, queries=30, hidden=32, feedforward=32)
+    with torch.no_grad():
+        detector.head.cell_scores.weight.mul_(1e-3)
+    done = fate.export(detector, tmp_path / file, recording=recording, hz=200, precision="fp16")
+    assert done.differences.boxes < 1
+
+
+@pytest.mark.slow
 def test_the_parts_of_get_agree_on_maps_of_odd_size() -> None:
     torch.manual_seed(0)
     step = PartsOfGet()

@@ -85,10 +85,10 @@ def compare(
 ) -> Differences:
     """Compare the file at ``path`` with its detector in PyTorch, on the same windows.
 
-    A file for OpenVINO (.xml) runs there, and cannot be asked for the cells that DETR selects. Others run in ONNX
-    Runtime.
+    A file for OpenVINO (.xml) runs there, others in ONNX Runtime; the cells that DETR selects are one more output.
     """
-    run = OpenVinoSession(path) if path.suffix == ".xml" else _with_cells(path, step.outputs)
+    cells_of = [name for name in step.outputs if name == CELLS]
+    run = OpenVinoSession(path, also=cells_of) if path.suffix == ".xml" else _with_cells(path, step.outputs)
     differences = [Differences(0.0, 0.0, 0.0)]
     state: State = None
     carried = {name: step.inputs[name].numpy() for name in step.state_pairs}
@@ -100,7 +100,7 @@ def compare(
                 feed = {"image": np.ascontiguousarray(image.numpy())}
                 feed |= {"step_scale": step_scale.float().numpy()} if step.timed else {}
             found = run(feed | carried)
-            cells = torch.from_numpy(found[CELLS]) if CELLS in found else None
+            cells = torch.from_numpy(found[CELLS]).long() if CELLS in found else None
             with Choice(cells) as choice:
                 outputs, state = detector(image, state, step_scale=step_scale)
         carried = {name: found[after] for name, after in step.state_pairs.items()}
@@ -136,7 +136,7 @@ def compare_detectors(
 
 
 def _with_cells(path: Path, names: Sequence[str]) -> Callable[[dict[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
-    """A file in ONNX Runtime; the cells that DETR selects are one more output."""
+    """A file in ONNX Runtime, with the outputs of these names."""
     import onnx  # noqa: PLC0415  (optional packages)
     import onnxruntime  # noqa: PLC0415
 

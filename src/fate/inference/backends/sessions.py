@@ -10,7 +10,7 @@ Both runtimes compute in float32, also where a processor could do so in 16 bits:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -123,7 +123,8 @@ class OpenVinoSession:
     It reads inputs where they are, and writes outputs to new arrays, so that the next state is not copied twice.
     """
 
-    def __init__(self, path: str | Path, backend: Backend = "openvino") -> None:
+    def __init__(self, path: str | Path, backend: Backend = "openvino", also: Sequence[str] = ()) -> None:
+        """``also``: names of values inside the graph that become outputs, too."""
         import openvino  # noqa: PLC0415  (an optional package)
 
         self.backend: Backend = backend
@@ -135,6 +136,8 @@ class OpenVinoSession:
         }
         with _readable(path):
             model = openvino.Core().read_model(path)
+            if also:
+                model.add_outputs(list(also))
             self.inputs = {value.any_name: tuple(value.shape) for value in model.inputs}
             self.outputs = tuple(value.any_name for value in model.outputs)
             given = model.get_rt_info(["framework"]).value if model.has_rt_info(["framework"]) else {}
