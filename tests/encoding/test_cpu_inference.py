@@ -65,8 +65,8 @@ def test_at_once_equals_step_by_step_for_any_number_of_threads(options: dict[str
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("channels", [16, 32, 48, 64])
-def test_at_once_equals_step_by_step_for_blocks_of_both_widths(channels: int) -> None:
+@pytest.mark.parametrize("channels", [16, 32, 48, 64, 112])
+def test_at_once_equals_step_by_step_for_blocks_of_all_widths(channels: int) -> None:
     image, stepwise, counts, expected = both_ways(make_encoder(channels=channels), crowded(1))
     torch.testing.assert_close(image, stepwise, rtol=1e-5, atol=1e-5)
     assert counts == expected
@@ -112,7 +112,6 @@ def test_a_stream_that_keeps_its_images_gets_the_same_ones(threads: int, few_eve
     try:
         with (
             torch.no_grad(),
-            patch.object(cpu_inference, "SMALL_IMAGE", 0),
             patch.object(cpu_inference, "FEW_EVENTS", few_events),
         ):
             for batch in batches:
@@ -123,7 +122,7 @@ def test_a_stream_that_keeps_its_images_gets_the_same_ones(threads: int, few_eve
 
 def test_a_kept_image_has_no_trace_of_a_channel_that_had_diverged() -> None:
     encoder, memory = make_encoder(channels=16), ImageMemory()
-    with torch.no_grad(), patch.object(cpu_inference, "SMALL_IMAGE", 0):
+    with torch.no_grad():
         weight = encoder.linear.weight.clone()
         encoder.linear.weight[3, 2] = float("nan")
         assert encoder(crowded(1), memory)[:, 3].isnan().all()

@@ -1,14 +1,17 @@
-"""Pillar Encoding on the CPU for inference: pillar after pillar, while its events are in the cache.
+"""Pillar Encoding on the CPU for inference. The result is that of ``cpu_kernels``.
 
-The result is that of ``cpu_kernels``, without intermediate arrays. If there are fewer windows than threads, one thread
-sorts the events of a window, and all of them encode a part of its pillars. It supports float32, K = 3 and multiples of
-sixteen channels.
+If there are fewer windows than threads, one thread sorts the events of a window, and all of them encode a part of its
+pillars. It supports float32, K = 3 and multiples of sixteen channels.
+
+Most pillars have few events, so loops over the events of one pillar end soon, and a processor predicts their end
+wrongly. What can be computed event by event is therefore computed in loops over all events (``_describe_events``,
+``_sum_events``). Then one loop over pillars completes it (``_describe_pillars``), and another one writes their channels
+(``_write_pillars``), so that a pillar need not wait for the divisions of its own description.
 
 The innermost loop (``_write_channels``) is written in LLVM IR. For each channel it needs a slope, a base and K = 3
 sums. These stay in registers from the first event of a pillar to the last; numba would keep them in memory. A block has
-16 channels: four vectors of NEON, two of AVX, one of AVX-512. Most pillars have few events, so what a pillar costs
-besides its events counts too: on x86, blocks of 32 channels save a quarter of the time of the loops with AVX-512, and a
-tenth with AVX2, where they need more registers than there are.
+16 channels: four vectors of NEON, two of AVX, one of AVX-512. Larger blocks visit the events of a pillar less often:
+32 channels on x86, and 64 with AVX-512.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
@@ -32,20 +36,30 @@ from fate.encoding.kernels.cpu_loops import sort_events, split_pillars
 from fate.encoding.sampling import M32, window_key
 from fate.encoding.spec import PillarSpec, PillarStats
 
-#: Channels of a block; the number of channels must be a multiple of it.
+#: Channels of the smallest block; the number of channels must be a multiple of it.
 WIDTH = 16
-#: Channels of the blocks that are taken first; 0 for none. Every block visits the events of a pillar again.
-WIDE = 32 if platform.machine().lower() in ("x86_64", "amd64") else 0
+
+
+def _find_widest() -> int:
+    """Return the channels of the largest block on this processor: 64 with AVX-512, 32 on other x86, or ``WIDTH``."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return WIDTH
+    try:
+        return 64 if get_host_cpu_features().get("avx512f") else 32
+    except RuntimeError:  # not known on this system
+        return 32
+
+
+WIDEST = _find_widest()
 MOMENTS = 3
 #: Below both, a second thread takes longer to start than it saves: events of a window, and values of an image that is
-#: not kept. An image below the second is not kept: it costs no more to write it as a whole.
+#: not kept.
 FEW_EVENTS, SMALL_IMAGE = 20_000, 2_000_000
 
 #: What ``sort_events`` returns.
 Sorted = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]
 
 _FLOAT, _INT, _LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)
-_EVENT = ir.VectorType(_FLOAT, 1 + MOMENTS)
 _FAST = ("contract", "nnan", "nsz")
 
 
@@ -64,29 +78,22 @@ class ImageMemory:
 
     def __init__(self) -> None:
         self._images: Tensor | None = None
-        self._cells: list[NDArray[np.int32]] = []  #: written in each part of each window
+        self._cells: list[NDArray[np.int32]] = []  #: written in each window, in ascending order
 
-    def take(self, shape: tuple[int, ...]) -> Tensor:
-        """Images [B, H, W, C] of zeros. They are forgotten until ``keep``, in case writing them fails."""
+    def take(self, shape: tuple[int, ...]) -> tuple[Tensor, list[NDArray[np.int32]]]:
+        """Images [B, H, W, C] and the cells of each window that are not zero.
+
+        The images are forgotten until ``keep``, in case writing them fails.
+        """
         images, cells = self._images, self._cells
         self._images, self._cells = None, []
         if images is None or tuple(images.shape) != shape:
-            return torch.zeros(shape)
-        pixels, bands = images.numpy().reshape(shape[0], -1, shape[-1]), len(cells) // shape[0]
-        in_threads(lambda part: _clear(pixels[part // bands], cells[part]), len(cells))
-        return images
+            return torch.zeros(shape), [np.empty(0, np.int32)] * shape[0]
+        return images, cells
 
     def keep(self, images: Tensor, cells: list[NDArray[np.int32]]) -> None:
-        """Keep written images, and the cells that were written: equally many parts of each window, in order."""
+        """Keep written images, and the cells that are not zero in each window, in ascending order."""
         self._images, self._cells = images, cells
-
-
-@compiled
-def _clear(image: NDArray[np.float32], cells: NDArray[np.int32]) -> None:
-    """Set cells of an image [cells, C] to zero."""
-    for cell in cells:
-        for c in range(image.shape[1]):
-            image[cell, c] = 0
 
 
 def encode(
@@ -105,12 +112,10 @@ def encode(
     """
     columns, channels, of = host_columns(batch), len(beta), tables(spec)
     shape = (len(batch), spec.rows, spec.columns, channels)
-    is_small = spec.cells * channels < SMALL_IMAGE
-    memory = None if is_small else memory
-    is_quick = (is_small or memory is not None) and batch.num_events < FEW_EVENTS * len(batch)
-    threads = 1 if is_quick else torch.get_num_threads()
+    is_cleared_fast = memory is not None or spec.cells * channels < SMALL_IMAGE
+    threads = 1 if is_cleared_fast and batch.num_events < FEW_EVENTS * len(batch) else torch.get_num_threads()
     bands = max(-(-threads // len(batch)), 1)
-    image = torch.empty(shape) if memory is None else memory.take(shape)
+    image, before = (torch.empty(shape), None) if memory is None else memory.take(shape)
     pixels = image.numpy().reshape(len(batch), spec.cells, channels)
     parts = (linear.weight, linear.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var, alpha, beta)
     folded = np.empty((8 + len(of.pixel) + MOMENTS, channels), np.float32)
@@ -125,35 +130,37 @@ def encode(
         return sort_events(events, bounds, of, spec.cells, caps, key)
 
     def encode_part(window: int, pillars: NDArray[np.int32], packed: NDArray[np.int64], part: tuple[int, int]) -> None:
-        per_us, clears = 2.0 / durations[window], memory is None
-        _encode_pillars(pillars, packed, part, of.pixel, grid, per_us, folded, pixels[window], clears)
+        if before is None:
+            _clear_empty(pixels[window], pillars, part)
+        else:
+            _clear_earlier(pixels[window], before[window], pillars, part)
+        _encode_pillars(pillars, packed, part, of.pixel, grid, 2.0 / durations[window], folded, pixels[window])
 
-    def encode_window(window: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def encode_window(window: int) -> Sorted:
         pillars, packed, counts = sort(window)
         encode_part(window, pillars, packed, (0, len(pillars)))
-        return pillars[:, 0].copy(), counts
+        return pillars, packed, counts
 
     if bands == 1:
-        whole = in_threads(encode_window, len(batch))
-        written, counts = [cells for cells, _ in whole], [each for _, each in whole]
+        found = in_threads(encode_window, len(batch))
     else:
         found = in_threads(sort, len(batch))
         limits = [split_pillars(pillars, bands).tolist() for pillars, _, _ in found]
 
-        def encode_band(task: int) -> NDArray[np.int32]:
+        def encode_band(task: int) -> None:
             window, band = divmod(task, bands)
             pillars, packed, _ = found[window]
             first, end = limits[window][band : band + 2]
             if first < end or not (band or len(pillars)):  # the first part clears a window without pillars
                 encode_part(window, pillars, packed, (first, end))
-            return pillars[first:end, 0].copy()
 
-        written, counts = in_threads(encode_band, len(batch) * bands), [each for _, _, each in found]
+        in_threads(encode_band, len(batch) * bands)
     if not finite:  # the loops assume finite numbers; a diverged channel must not look like an empty one
         pixels[:, :, ~np.isfinite(folded).all(0)] = np.nan
     elif memory is not None:
-        memory.keep(image, written)
-    return image.permute(0, 3, 1, 2), PillarStats(batch.num_events, *np.sum(counts, axis=0).tolist())
+        memory.keep(image, [pillars[:, 0].copy() for pillars, _, _ in found])
+    counts = np.sum([each for _, _, each in found], axis=0)
+    return image.permute(0, 3, 1, 2), PillarStats(batch.num_events, *counts.tolist())
 
 
 @compiled
@@ -202,26 +209,24 @@ class _Writer:
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
         return self.builder.fadd(self.builder.fmul(a, b, flags=_FAST), c, flags=_FAST)
 
-    def broadcast(self, numbers: Any, index: int) -> Any:
-        """Broadcast one of several numbers to all elements."""
-        indices = ir.Constant(ir.VectorType(_INT, self.width), [index] * self.width)
-        return self.builder.shuffle_vector(numbers, ir.Constant(numbers.type, ir.Undefined), indices)
-
     def number(self, address: Any) -> Any:
         """Broadcast a number in memory to all elements."""
-        one = self.load(address, _FLOAT)
-        vector = self.builder.insert_element(ir.Constant(self.vector, ir.Undefined), one, _INT(0))
-        return self.broadcast(vector, 0)
+        vector = self.builder.insert_element(
+            ir.Constant(self.vector, ir.Undefined), self.load(address, _FLOAT), _INT(0)
+        )
+        first = ir.Constant(ir.VectorType(_INT, self.width), [0] * self.width)
+        return self.builder.shuffle_vector(vector, ir.Constant(self.vector, ir.Undefined), first)
 
 
 def _block(width: int) -> Any:
-    """A function that writes ``width`` channels of one pillar; its arguments are int64 addresses, except two numbers.
+    """A function that writes ``width`` channels of one pillar; its arguments are int64 addresses, except three numbers.
 
     Its arguments:
-        events: float32 [count, 4], tau and the three ``Described.basis`` of each event.
+        events: float32, tau of each event of the pillar.
+        row: bytes from there to the first of K further rows, and from each row to the next, see ``_describe_events``.
         pixels: int32 [count], pixel codes, see ``cpu_loops.Tables``.
         count: number of events, 1 or more.
-        shape: float32 [6], see ``Described.shape``.
+        shape: float32 [6], see ``_describe_pillars``.
         base, table, slope, alpha, beta: the block's first channel in the parts of ``Folded``.
         image: the block's first channel in the pillar's cell.
         channels: C.
@@ -229,35 +234,40 @@ def _block(width: int) -> Any:
 
     @intrinsic
     def channels_of_pillar(  # type: ignore[no-untyped-def]
-        _typing_context, events, pixels, count, shape, base, table, slope, alpha, beta, image, channels
+        _typing_context, events, row, pixels, count, shape, base, table, slope, alpha, beta, image, channels
     ):
-        return types.void(*[types.int64] * 11), partial(_write_channels, width)
+        return types.void(*[types.int64] * 12), partial(_write_channels, width)
 
     return channels_of_pillar
 
 
 def _write_channels(width: int, context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-    """beta + Σ_k alpha_k Σ_events relu(base + table[pixel] + slope · tau) · basis_k."""
-    events, pixels, count, shape, base, table, slope, alpha, beta, image, channels = arguments
+    """beta + scale · Σ_k alpha_k Σ_events relu(base + table[pixel] + slope · tau) · basis_k."""
+    events, row, pixels, count, shape, base, table, slope, alpha, beta, image, channels = arguments
     write = _Writer(builder, channels, width)
     zero = ir.Constant(write.vector, [0.0] * width)
-    offset = write.load(base)
+    sums = [write.load(base), zero, zero]  # three, since each addition waits for the one before
     for feature in range(1, 6):
         factor = write.number(builder.add(shape, _LONG(4 * feature)))
-        offset = write.multiply_add(write.of_row(base, _LONG(feature)), factor, offset)
+        sums[feature % 3] = write.multiply_add(write.of_row(base, _LONG(feature)), factor, sums[feature % 3])
+    offset = builder.fadd(builder.fadd(sums[1], sums[2], flags=_FAST), sums[0], flags=_FAST)
     slopes = write.load(slope)
+    rows = [events]
+    for _ in range(MOMENTS):
+        rows.append(builder.add(rows[-1], row))
 
     before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
     builder.branch(loop)
     builder.position_at_end(loop)
     number = builder.phi(_LONG)
     sums = [builder.phi(write.vector) for _ in range(MOMENTS)]
-    event = write.load(builder.add(events, builder.mul(number, _LONG(4 * (1 + MOMENTS)))), _EVENT)
-    pixel = builder.sext(write.load(builder.add(pixels, builder.mul(number, _LONG(4))), _INT), _LONG)
+    place = builder.mul(number, _LONG(4))
+    tau, *basis = (write.number(builder.add(each, place)) for each in rows)
+    pixel = builder.sext(write.load(builder.add(pixels, place), _INT), _LONG)
     hidden = builder.fadd(offset, write.of_row(table, pixel), flags=_FAST)
-    hidden = write.multiply_add(slopes, write.broadcast(event, 0), hidden)
+    hidden = write.multiply_add(slopes, tau, hidden)
     hidden = builder.select(builder.fcmp_ordered(">", hidden, zero, flags=_FAST), hidden, zero)
-    longer = [write.multiply_add(hidden, write.broadcast(event, k + 1), sums[k]) for k in range(MOMENTS)]
+    longer = [write.multiply_add(hidden, each, so_far) for each, so_far in zip(basis, sums, strict=True)]
     following = builder.add(number, _LONG(1))
     for now, first, later in zip([number, *sums], [_LONG(0)] + [zero] * MOMENTS, [following, *longer], strict=True):
         now.add_incoming(first, before)
@@ -265,108 +275,189 @@ def _write_channels(width: int, context: Any, builder: Any, _signature: Any, arg
     builder.cbranch(builder.icmp_signed("<", following, count), loop, after)
 
     builder.position_at_end(after)
-    result = write.load(beta)
+    result, scale = write.load(beta), write.number(shape)
     for k in range(MOMENTS):
-        result = write.multiply_add(write.of_row(alpha, _LONG(k)), longer[k], result)
+        scaled = builder.fmul(longer[k], scale, flags=_FAST)
+        result = write.multiply_add(write.of_row(alpha, _LONG(k)), scaled, result)
     builder.store(result, builder.inttoptr(image, ir.PointerType(write.vector)), align=4)
     return context.get_dummy_value()
 
 
-_wide_block, _narrow_block = _block(WIDE or WIDTH), _block(WIDTH)
+_block_of_64, _block_of_32, _block_of_16 = _block(64), _block(32), _block(WIDTH)
 
 
-@compiled_finite_sums
-def _encode_pillars(pillars: NDArray[np.int32], packed: NDArray[np.int64], part: tuple[int, int],
-                    of_pixel: NDArray[np.int64], grid: tuple[int, int, bool], per_us: float,
-                    folded: NDArray[np.float32], image: NDArray[np.float32], clears: bool) -> None:  # fmt: skip
-    """Write a part of the pillars of a window, first and end, to ``image`` [cells, C].
+@compiled
+def _clear_empty(image: NDArray[np.float32], pillars: NDArray[np.int32], part: tuple[int, int]) -> None:
+    """Set cells without a pillar to zero in an image [cells, C], from a part of the pillars to the next part.
 
-    ``clears``: set the cells without a pillar to zero, up to the first pillar of the next part.
+    ``part`` is its first pillar and its end. Cells in front of all pillars belong to the first part.
     """
-    own_first, own_end = part
-    columns, side, uniform = grid
-    channels, largest = image.shape[1], 0
-    for j in range(own_first, own_end):
-        largest = max(largest, int(pillars[j, 2]))
-    described, pixel = np.empty((largest, 4), np.float32), np.empty(largest, np.int32)
-    shape = np.empty(6, np.float32)
-    events_at, pixels_at, shape_at = described.ctypes.data, pixel.ctypes.data, shape.ctypes.data
-    row = 4 * channels
-    base_at = folded.ctypes.data
-    table_at = base_at + 6 * row
-    slope_at = table_at + len(of_pixel) * row
-    alpha_at = slope_at + row
-    beta_at = alpha_at + 3 * row
-    free = pillars[own_first, 0] if own_first else 0  # empty cells before a pillar belong to the previous part
-    for j in range(own_first, own_end):
-        cell, first, events = pillars[j, 0], pillars[j, 1], pillars[j, 2]  # unpacking a row takes long
-        if clears and free < cell:
+    first, end = part
+    free = pillars[first, 0] if first else 0
+    for j in range(first, end):
+        cell = pillars[j, 0]
+        if free < cell:
             image[free:cell] = 0
         free = cell + 1
-        _describe(packed, np.uint32(first), np.uint32(events), of_pixel, uniform, per_us, described, pixel, shape)
-        shape[1], shape[2] = cell % columns * side, cell // columns * side
-        image_at = image.ctypes.data + cell * row
-        c = 0
-        while WIDE and c + 4 * WIDE <= row:
-            _wide_block(
-                events_at, pixels_at, events, shape_at, base_at + c, table_at + c, slope_at + c, alpha_at + c,
-                beta_at + c, image_at + c, channels,
-            )  # fmt: skip
-            c += 4 * WIDE
-        while c < row:
-            _narrow_block(
-                events_at, pixels_at, events, shape_at, base_at + c, table_at + c, slope_at + c, alpha_at + c,
-                beta_at + c, image_at + c, channels,
-            )  # fmt: skip
-            c += 4 * WIDTH
-    stop = pillars[own_end, 0] if own_end < len(pillars) else len(image)
-    if clears and free < stop:
+    stop = pillars[end, 0] if end < len(pillars) else len(image)
+    if free < stop:
         image[free:stop] = 0
 
 
-@inlined
-def _describe(packed: NDArray[np.int64], first: np.uint32, events: np.uint32, of_pixel: NDArray[np.int64],
-              uniform: bool, per_us: float, described: NDArray[np.float32], pixel: NDArray[np.int32],
-              shape: NDArray[np.float32]) -> None:  # fmt: skip
-    """``cpu_loops.describe`` of one pillar: tau and basis of its events, and their means.
+@compiled
+def _clear_earlier(image: NDArray[np.float32], before: NDArray[np.int32], pillars: NDArray[np.int32],
+                   part: tuple[int, int]) -> None:  # fmt: skip
+    """``_clear_empty`` for an image in which only the cells ``before`` are not zero, in ascending order."""
+    first, end = part
+    start = pillars[first, 0] if first else 0
+    stop = pillars[end, 0] if end < len(pillars) else len(image)
+    j = first
+    for i in range(np.searchsorted(before, start), len(before)):
+        cell = before[i]
+        if cell >= stop:
+            break
+        while j < end and pillars[j, 0] < cell:
+            j += 1
+        if j == end or pillars[j, 0] != cell:
+            for c in range(image.shape[1]):
+                image[cell, c] = 0
 
-    Most pillars have few events. So the first loop has no branch that a processor could predict wrongly, unsigned
-    indices that the compiler need not check, and no part of an array, which would count references.
+
+@compiled
+def _encode_pillars(pillars: NDArray[np.int32], packed: NDArray[np.int64], part: tuple[int, int],
+                    of_pixel: NDArray[np.int64], grid: tuple[int, int, bool], per_us: float,
+                    folded: NDArray[np.float32], image: NDArray[np.float32]) -> None:  # fmt: skip
+    """Write a part of the pillars of a window, first and end, to ``image`` [cells, C]."""
+    own = pillars[part[0] : part[1]]
+    if len(own) == 0:
+        return
+    begin, end = own[0, 1], own[-1, 1] + own[-1, 2]
+    number = end - begin
+    around = packed[begin - 1 : end + 1]  # one event more on either side
+    described, pixels = np.empty((1 + MOMENTS, number), np.float32), np.empty(number, np.int32)
+    sums, ties = np.empty((number + 1, 2), np.int64), np.empty(number + 2, np.int32)
+    shapes = np.empty((len(own), 6), np.float32)
+    _describe_events(around, per_us, described, pixels)
+    _sum_events(around, of_pixel, sums, ties)
+    _describe_pillars(own, around, sums, ties, grid, per_us, described, shapes)
+    _write_pillars(own, described, pixels, shapes, folded, image)
+
+
+@compiled_finite_sums
+def _describe_events(around: NDArray[np.int64], per_us: float, described: NDArray[np.float32],
+                     pixels: NDArray[np.int32]) -> None:  # fmt: skip
+    """Fill ``described`` [1 + K, E] and the pixel codes [E] of events, given them with one more on either side.
+
+    The rows of ``described`` are tau, and the weight of Eq. 5 times L_k(tau), but for the factor that the events of a
+    pillar share, ``shapes[:, 0]``. Each event is treated like one with others of its pillar before and after it.
     """
-    last = np.uint32(first + events - np.uint32(1))
-    earliest, latest = packed[first] & M32, packed[last] & M32
-    even = uniform or earliest == latest
-    per_event = np.float32(1) / np.float32(events)
-    per_span = np.float32(0) if even else np.float32(0.5) / np.float32(latest - earliest)
-    flat = per_event if even else np.float32(0)
-    where, times, equal, before, now = np.int64(0), np.int64(0), np.int64(0), earliest, earliest
-    for number in range(events):
-        i = np.uint32(number)
-        at = np.int32(packed[np.uint32(first + i)] >> 32)
-        after = packed[min(np.uint32(first + i + np.uint32(1)), last)] & M32
-        share = np.float32(after - before) * per_span + flat
-        tau = np.float32(now * per_us - 1.0)
-        where += of_pixel[np.uint32(at)]
-        times += now
-        equal += now == before
-        pixel[i] = at
-        described[i, 0], described[i, 1], described[i, 2] = tau, share, share * tau
-        described[i, 3] = share * (np.float32(1.5) * tau * tau - np.float32(0.5))
-        before, now = now, after
-    if equal > 1 and not even:  # the first event counts as equal; others share the sum of their weights
-        earlier, begin = earliest, np.uint32(0)
-        while begin < events:
-            time, end = packed[np.uint32(first + begin)] & M32, np.uint32(begin + np.uint32(1))
-            while end < events and packed[np.uint32(first + end)] & M32 == time:
-                end = np.uint32(end + np.uint32(1))
-            later = packed[np.uint32(first + end)] & M32 if end < events else time
-            part = np.float32(later - earlier) * per_span / np.float32(end - begin)
-            earlier = time
-            for m in range(begin, end):
-                j = np.uint32(m)
-                x = described[j, 0]
-                described[j, 1], described[j, 2] = part, part * x
-                described[j, 3] = part * (np.float32(1.5) * x * x - np.float32(0.5))
-            begin = end
-    shape[3], shape[4] = -np.float32(where & M32) * per_event, -np.float32(where >> 32) * per_event
-    shape[5] = 1.0 - times / np.int64(events) * per_us
+    for i in range(len(pixels)):
+        pixels[i] = np.int32(around[i + 1] >> 32)
+        described[0, i] = np.float32((around[i + 1] & M32) * per_us - 1.0)
+        _set_weight(described, i, np.float32((around[i + 2] & M32) - (around[i] & M32)))
+
+
+@inlined
+def _set_weight(described: NDArray[np.float32], i: int | np.uint32, weight: np.float32) -> None:
+    """Write the weight of an event times L_k(tau)."""
+    tau = described[0, i]
+    described[1, i] = weight
+    described[2, i] = weight * tau
+    described[3, i] = weight * (np.float32(1.5) * tau * tau - np.float32(0.5))
+
+
+@compiled
+def _sum_events(around: NDArray[np.int64], of_pixel: NDArray[np.int64], sums: NDArray[np.int64],
+                ties: NDArray[np.int32]) -> None:  # fmt: skip
+    """Sums over all events before each one, [E + 1, 2], and which have the time of the one before, E at the end.
+
+    The sums are those of ``of_pixel`` (rows in the upper 32 bits, columns) and of times.
+    """
+    where, times, found, number = np.int64(0), np.int64(0), np.uint32(0), len(sums) - 1
+    for i in range(number):
+        event = around[i + 1]
+        sums[i, 0], sums[i, 1] = where, times
+        where += of_pixel[np.uint32(event >> 32)]
+        times += event & M32
+        ties[found] = i
+        found += np.uint32(event & M32 == around[i] & M32)
+    sums[number, 0], sums[number, 1] = where, times
+    ties[found] = ties[found + np.uint32(1)] = number
+
+
+@compiled_finite_sums
+def _describe_pillars(pillars: NDArray[np.int32], around: NDArray[np.int64], sums: NDArray[np.int64],
+                      ties: NDArray[np.int32], grid: tuple[int, int, bool], per_us: float,
+                      described: NDArray[np.float32], shapes: NDArray[np.float32]) -> None:  # fmt: skip
+    """Fill ``shapes`` [J, 6], and complete ``described`` for the first and last event of a pillar and for equal times.
+
+    ``shapes`` has the factor that the weights of Eq. 5 share, column and row of the pillar's corner, and the negated
+    mean column, row and tau. Indices are unsigned, since signed ones may be negative, which takes time to check.
+    """
+    columns, side, uniform = grid
+    one, origin, tie = np.uint32(1), np.uint32(pillars[0, 1]), np.uint32(0)
+    for j in range(len(pillars)):
+        cell, events = pillars[j, 0], pillars[j, 2]
+        first = np.uint32(np.uint32(pillars[j, 1]) - origin)
+        end = np.uint32(first + np.uint32(events))
+        earliest, second = around[np.uint32(first + one)] & M32, around[np.uint32(first + one + one)] & M32
+        latest, last_but_one = around[end] & M32, around[np.uint32(end - one)] & M32
+        even = uniform or earliest == latest
+        per_event = np.float32(1) / np.float32(events)
+        shapes[j, 0] = per_event if even else np.float32(0.5) / np.float32(latest - earliest)
+        shapes[j, 1], shapes[j, 2] = cell % columns * side, cell // columns * side
+        where, times = sums[end, 0] - sums[first, 0], sums[end, 1] - sums[first, 1]
+        shapes[j, 3], shapes[j, 4] = -np.float32(where & M32) * per_event, -np.float32(where >> 32) * per_event
+        shapes[j, 5] = np.float32(1.0 - times * per_us / events)
+        _set_weight(described, first, np.float32(1) if even else np.float32(second - earliest))
+        _set_weight(described, np.uint32(end - one), np.float32(1) if even else np.float32(latest - last_but_one))
+        while ties[tie] <= first:  # those of dropped events, and of a pillar's first event with another pillar's last
+            tie = np.uint32(tie + one)
+        if even and (uniform or ties[tie] < end):
+            for i in range(first, end):
+                _set_weight(described, np.uint32(i), np.float32(1))
+        while not even and ties[tie] < end:  # events of equal times share the sum of their weights
+            begin, stop = np.uint32(ties[tie] - 1), np.uint32(ties[tie] + 1)
+            tie = np.uint32(tie + one)
+            while ties[tie] == stop and stop < end:
+                stop, tie = np.uint32(stop + one), np.uint32(tie + one)
+            now = around[stop] & M32
+            before = around[begin] & M32 if begin > first else now
+            after = around[np.uint32(stop + one)] & M32 if stop < end else now
+            share = np.float32(after - before) / np.float32(stop - begin)
+            for i in range(begin, stop):
+                _set_weight(described, np.uint32(i), share)
+
+
+@compiled
+def _write_pillars(pillars: NDArray[np.int32], described: NDArray[np.float32], pixels: NDArray[np.int32],
+                   shapes: NDArray[np.float32], folded: NDArray[np.float32], image: NDArray[np.float32],
+                   ) -> None:  # fmt: skip
+    """Write the channels of pillars to ``image`` [cells, C]."""
+    channels, origin = image.shape[1], pillars[0, 1]
+    row, per_event = 4 * channels, 4 * described.shape[1]
+    base = folded.ctypes.data
+    slope = base + (len(folded) - 2 - MOMENTS) * row
+    for j in range(len(pillars)):
+        events, place = np.int64(pillars[j, 2]), 4 * np.int64(pillars[j, 1] - origin)
+        event, pixel, shape = described.ctypes.data + place, pixels.ctypes.data + place, shapes.ctypes.data + 24 * j
+        cell = image.ctypes.data + row * np.int64(pillars[j, 0])
+        c = 0  # bytes
+        while WIDEST >= 64 and c + 256 <= row:
+            _block_of_64(
+                event, per_event, pixel, events, shape, base + c, base + 6 * row + c, slope + c, slope + row + c,
+                slope + (1 + MOMENTS) * row + c, cell + c, channels,
+            )  # fmt: skip
+            c += 256
+        while WIDEST >= 32 and c + 128 <= row:
+            _block_of_32(
+                event, per_event, pixel, events, shape, base + c, base + 6 * row + c, slope + c, slope + row + c,
+                slope + (1 + MOMENTS) * row + c, cell + c, channels,
+            )  # fmt: skip
+            c += 128
+        while c < row:
+            _block_of_16(
+                event, per_event, pixel, events, shape, base + c, base + 6 * row + c, slope + c, slope + row + c,
+                slope + (1 + MOMENTS) * row + c, cell + c, channels,
+            )  # fmt: skip
+            c += 64

@@ -45,7 +45,7 @@ class Part(NamedTuple):
     """Some pillars of one window; events of a pillar are contiguous and in time order."""
 
     pillars: NDArray[np.int32]  #: [J, 3] cell, first event and number of events
-    packed: NDArray[np.int64]  #: [E] pixel code (upper 32 bits) and µs since the window's start
+    packed: NDArray[np.int64]  #: [E + 2] pixel code (upper 32 bits) and µs since the window's start; slot 0 is empty
     of_pixel: NDArray[np.int64]  #: ``Tables.pixel``
     side: int
     columns: int  #: pillars in a row of the grid
@@ -92,8 +92,8 @@ def sort_events(events: tuple[NDArray[Any], ...], bounds: tuple[int, int], table
         filled += count[c] > 0
     limit = pillar_limit(count, filled, max_pillars, key)
     counts, pillars = np.zeros(4, np.int64), np.empty((filled, 3), np.int32)
-    free, stays = 0, 0
-    for c in range(cells):  # count becomes the slot of a cell's next event; slot ``number`` is for dropped pillars
+    free, stays = 1, 0
+    for c in range(cells):  # count becomes the slot of a cell's next event; the last slot is for dropped pillars
         here = count[c]
         if not here:
             continue
@@ -106,20 +106,26 @@ def sort_events(events: tuple[NDArray[Any], ...], bounds: tuple[int, int], table
         else:
             counts[1] += 1
             counts[2] += here
-            count[c] = number
-    packed = np.empty(number + 1, np.int64)
+            count[c] = number + 1
+    packed = np.empty(number + 2, np.int64)
+    packed[0] = 0
     for i in range(number):
         cell = np.uint32(both[i])
         slot = count[cell]
         packed[slot] = ((both[i] >> 32) + p[i]) << 32 | np.int64(t[i])
-        count[cell] = slot + (slot < number)
+        count[cell] = slot + (slot <= number)
+    largest = 0
     for j in range(stays):
-        first, size = pillars[j, 1], pillars[j, 2]
-        if max_events and size > max_events:
-            pillar = hash_u32(np.uint32(np.uint32(pillars[j, 0]) ^ key))
-            keep_lowest(packed[first : first + size], pillar, max_events)
-            pillars[j, 2] = max_events
-            counts[3] += size - max_events
+        largest = max(largest, int(pillars[j, 2]))
+    if max_events and largest > max_events:
+        priority = np.empty(largest, np.uint32)
+        for j in range(stays):
+            first, size = pillars[j, 1], pillars[j, 2]
+            if size > max_events:
+                pillar = hash_u32(np.uint32(np.uint32(pillars[j, 0]) ^ key))
+                keep_lowest(packed[first : first + size], pillar, max_events, priority)
+                pillars[j, 2] = max_events
+                counts[3] += size - max_events
     return pillars[:stays], packed, counts
 
 
@@ -173,11 +179,13 @@ def kth_lowest(priority: NDArray[np.uint32], most: int) -> np.uint32:
 
 
 @compiled
-def keep_lowest(packed: NDArray[np.int64], pillar: np.uint32, most: int) -> None:
-    """Move the ``most`` events of a pillar with the lowest priorities to the front, in their order."""
-    events = len(packed)
-    priority = np.empty(events, np.uint32)
-    earlier = 0
+def keep_lowest(packed: NDArray[np.int64], pillar: np.uint32, most: int, memory: NDArray[np.uint32]) -> None:
+    """Move the ``most`` events of a pillar with the lowest priorities to the front, in their order.
+
+    ``memory`` has room for one number for each event.
+    """
+    events, earlier = len(packed), 0
+    priority = memory[:events]
     for i in range(events):
         if i and packed[i] & M32 != packed[i - 1] & M32:
             earlier = i
