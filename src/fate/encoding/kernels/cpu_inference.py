@@ -5,8 +5,8 @@ pillars. It supports float32, K = 3 and multiples of sixteen channels.
 
 Most pillars have few events, so loops over the events of one pillar end soon, and a processor predicts their end
 wrongly. What can be computed event by event is therefore computed in loops over all events (``_describe_events``,
-``_sum_events``). Then one loop over pillars completes it (``_describe_pillars``), and another one writes their channels
-(``_write_pillars``), so that a pillar need not wait for the divisions of its own description.
+``_sum_events``, ``_weigh_events``). One loop over pillars divides and corrects the weights (``_describe_pillars``), and
+another one writes the channels (``_write_pillars``), so that a pillar need not wait for its own divisions.
 
 The innermost loop (``_write_channels``) is written in LLVM IR. For each channel it needs a slope, a base and K = 3
 sums. These stay in registers from the first event of a pillar to the last; numba would keep them in memory. A block has
@@ -29,7 +29,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fate.compiled import compiled, compiled_finite_sums, inlined
+from fate.compiled import compiled, compiled_finite_sums
 from fate.encoding.batch import EventBatch, host_columns
 from fate.encoding.kernels.cpu_kernels import folding, in_threads, tables
 from fate.encoding.kernels.cpu_loops import sort_events, split_pillars
@@ -339,31 +339,32 @@ def _encode_pillars(pillars: NDArray[np.int32], packed: NDArray[np.int64], part:
     shapes = np.empty((len(own), 6), np.float32)
     _describe_events(around, per_us, described, pixels)
     _sum_events(around, of_pixel, sums, ties)
-    _describe_pillars(own, around, sums, ties, grid, per_us, described, shapes)
+    _describe_pillars(own, around, sums, ties, grid, per_us, described[1], shapes)
+    _weigh_events(described)
     _write_pillars(own, described, pixels, shapes, folded, image)
 
 
 @compiled_finite_sums
 def _describe_events(around: NDArray[np.int64], per_us: float, described: NDArray[np.float32],
                      pixels: NDArray[np.int32]) -> None:  # fmt: skip
-    """Fill ``described`` [1 + K, E] and the pixel codes [E] of events, given them with one more on either side.
+    """Fill tau and weight, two rows of ``described`` [1 + K, E], and the pixel codes [E] of events.
 
-    The rows of ``described`` are tau, and the weight of Eq. 5 times L_k(tau), but for the factor that the events of a
+    ``around`` has one event more on either side. The weight is that of Eq. 5 but for a factor that the events of a
     pillar share, ``shapes[:, 0]``. Each event is treated like one with others of its pillar before and after it.
     """
     for i in range(len(pixels)):
         pixels[i] = np.int32(around[i + 1] >> 32)
         described[0, i] = np.float32((around[i + 1] & M32) * per_us - 1.0)
-        _set_weight(described, i, np.float32((around[i + 2] & M32) - (around[i] & M32)))
+        described[1, i] = np.float32((around[i + 2] & M32) - (around[i] & M32))
 
 
-@inlined
-def _set_weight(described: NDArray[np.float32], i: int | np.uint32, weight: np.float32) -> None:
-    """Write the weight of an event times L_k(tau)."""
-    tau = described[0, i]
-    described[1, i] = weight
-    described[2, i] = weight * tau
-    described[3, i] = weight * (np.float32(1.5) * tau * tau - np.float32(0.5))
+@compiled_finite_sums
+def _weigh_events(described: NDArray[np.float32]) -> None:
+    """Multiply the weights with L_k(tau): row 1 + k of ``described`` for each k above 0."""
+    for i in range(described.shape[1]):
+        tau, weight = described[0, i], described[1, i]
+        described[2, i] = weight * tau
+        described[3, i] = weight * (np.float32(1.5) * tau * tau - np.float32(0.5))
 
 
 @compiled
@@ -388,16 +389,18 @@ def _sum_events(around: NDArray[np.int64], of_pixel: NDArray[np.int64], sums: ND
 @compiled_finite_sums
 def _describe_pillars(pillars: NDArray[np.int32], around: NDArray[np.int64], sums: NDArray[np.int64],
                       ties: NDArray[np.int32], grid: tuple[int, int, bool], per_us: float,
-                      described: NDArray[np.float32], shapes: NDArray[np.float32]) -> None:  # fmt: skip
-    """Fill ``shapes`` [J, 6], and complete ``described`` for the first and last event of a pillar and for equal times.
+                      weight: NDArray[np.float32], shapes: NDArray[np.float32]) -> None:  # fmt: skip
+    """Fill ``shapes`` [J, 6], and correct the weights of the first and last event of a pillar and of equal times.
 
     ``shapes`` has the factor that the weights of Eq. 5 share, column and row of the pillar's corner, and the negated
     mean column, row and tau. Indices are unsigned, since signed ones may be negative, which takes time to check.
     """
     columns, side, uniform = grid
-    one, origin, tie = np.uint32(1), np.uint32(pillars[0, 1]), np.uint32(0)
+    one, origin, tie, row = np.uint32(1), np.uint32(pillars[0, 1]), np.uint32(0), np.int32(0)
     for j in range(len(pillars)):
         cell, events = pillars[j, 0], pillars[j, 2]
+        while cell >= (row + 1) * columns:
+            row += 1
         first = np.uint32(np.uint32(pillars[j, 1]) - origin)
         end = np.uint32(first + np.uint32(events))
         earliest, second = around[np.uint32(first + one)] & M32, around[np.uint32(first + one + one)] & M32
@@ -405,17 +408,17 @@ def _describe_pillars(pillars: NDArray[np.int32], around: NDArray[np.int64], sum
         even = uniform or earliest == latest
         per_event = np.float32(1) / np.float32(events)
         shapes[j, 0] = per_event if even else np.float32(0.5) / np.float32(latest - earliest)
-        shapes[j, 1], shapes[j, 2] = cell % columns * side, cell // columns * side
+        shapes[j, 1], shapes[j, 2] = (cell - row * columns) * side, row * side
         where, times = sums[end, 0] - sums[first, 0], sums[end, 1] - sums[first, 1]
         shapes[j, 3], shapes[j, 4] = -np.float32(where & M32) * per_event, -np.float32(where >> 32) * per_event
         shapes[j, 5] = np.float32(1.0 - times * per_us / events)
-        _set_weight(described, first, np.float32(1) if even else np.float32(second - earliest))
-        _set_weight(described, np.uint32(end - one), np.float32(1) if even else np.float32(latest - last_but_one))
+        weight[first] = np.float32(1) if even else np.float32(second - earliest)
+        weight[np.uint32(end - one)] = np.float32(1) if even else np.float32(latest - last_but_one)
         while ties[tie] <= first:  # those of dropped events, and of a pillar's first event with another pillar's last
             tie = np.uint32(tie + one)
         if even and (uniform or ties[tie] < end):
             for i in range(first, end):
-                _set_weight(described, np.uint32(i), np.float32(1))
+                weight[np.uint32(i)] = np.float32(1)
         while not even and ties[tie] < end:  # events of equal times share the sum of their weights
             begin, stop = np.uint32(ties[tie] - 1), np.uint32(ties[tie] + 1)
             tie = np.uint32(tie + one)
@@ -426,7 +429,7 @@ def _describe_pillars(pillars: NDArray[np.int32], around: NDArray[np.int64], sum
             after = around[np.uint32(stop + one)] & M32 if stop < end else now
             share = np.float32(after - before) / np.float32(stop - begin)
             for i in range(begin, stop):
-                _set_weight(described, np.uint32(i), share)
+                weight[np.uint32(i)] = share
 
 
 @compiled
