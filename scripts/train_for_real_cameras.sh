@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One stretch of training for real cameras (plans/real-cameras.md) on one GPU: simulate, train two or three detectors at
+# One round of training for real cameras (plans/real-cameras.md) on one GPU: simulate, train two or three detectors at
 # once, evaluate and calibrate. A machine may be lost, mostly one without a running command: call wait again at once,
 # with at most 300 seconds. Every call copies what there is into a folder.
 #
