@@ -70,7 +70,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that the pages read."""
     place = tmp_path_factory.mktemp("pages")
     short, long = square(120_000), square(1_200_000)
-    for name in ("drive.raw", "drive.npz", "drive_td.dat", "old.dat"):
+    for name in ("drive.raw", "drive.dat", "drive.npz", "drive_td.dat", "old.dat"):
         fate.write_events(place / name, short)
     rows = (f"{t / 1e6:.6f},{x},{y},{p}" for t, x, y, p in zip(short.t_us, short.x, short.y, short.p, strict=True))
     (place / "table.csv").write_text("\n".join(list(rows)[:200]) + "\n")

@@ -57,7 +57,7 @@ def test_recorded_accuracy_decides_the_windows_of_detect(dataset: Path, tmp_path
     assert [(hz, length_us) for hz, length_us, _ in measured] == [(100, 10_000), (100, 50_000)]
     code, said = run("evaluate", "fate-s-nano", str(dataset), "--hz", "20", "--kind", "own", "--record")
     assert code == 1
-    assert "expected a .safetensors file" in said
+    assert ".safetensors" in said
 
 
 def test_suppression_is_off_for_detr_heads_unless_it_is_asked_for(dataset: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from fate import FateError
 from fate.cli.main import app
+from fate.events.events import Sensor
 from fate.inference import export as exporting
 from fate.inference.export import Exported
 from fate.inference.graph_check import Differences
@@ -26,7 +27,8 @@ def test_the_largest_differences_are_printed_beside_what_is_allowed(
         Path(out).write_bytes(bytes(1_250_000))
         inputs: dict[str, tuple[int | str, ...]] = {"image": (1, 20, 60, 90), "state.backbone.0": (1, 16, 24, 8)}
         outputs: dict[str, tuple[int | str, ...]] = {"boxes": (1, 30, 4), "class_scores": (1, 30, 1)}
-        return Exported(Path(out), 18, inputs, outputs, 20, 25.0, Differences(3.1e-5, 2e-7, 4e-7, 0.0), "small, fresh")
+        found = Differences(3.1e-5, 2e-7, 4e-7, 0.0)
+        return Exported(Path(out), Sensor(60, 90), 18, inputs, outputs, 20, 25.0, found, "small, fresh")
 
     monkeypatch.setattr(exporting, "export", export)
     monkeypatch.chdir(tmp_path)
@@ -48,6 +50,7 @@ def test_the_largest_differences_are_printed_beside_what_is_allowed(
     assert done.exit_code == 0, done.output
     assert done.stdout == (
         "small.onnx: 1.2 MB, fp32, opset 18\n"
+        "for recordings of 90×60 pixels; --sensor WIDTHxHEIGHT exports for others\n"
         "weights: small, fresh\n"
         "  in   image [1, 20, 60, 90]\n"
         "       state.backbone.0 [1, 16, 24, 8]\n"

@@ -55,6 +55,16 @@ def test_the_reason_names_what_was_compared(model: Any) -> None:
     assert "30.0 with 5 ms" in reason
 
 
+@pytest.mark.parametrize(("hz", "length_us", "expected"), [(1, None, "1000 ms"), (20, 100_000, "100 ms")])
+def test_longer_windows_than_any_that_was_measured_are_noted(
+    model: Any, hz: float, length_us: int | None, expected: str
+) -> None:
+    reason = choose_timing(with_card(model, *CARD), SENSOR, hz, length_us).reason
+    assert expected in reason
+    assert "50 ms" in reason
+    assert "20 Hz" in reason
+
+
 def test_of_equally_accurate_lengths_the_shortest_is_chosen(model: Any) -> None:
     close = (Accuracy(200, 5_000, 38.7), Accuracy(200, 50_000, 39.0))
     assert choose_timing(with_card(model, *close), SENSOR, 200).window_us == 5_000

@@ -94,20 +94,25 @@ def parse_names(text: str) -> list[str]:
 
 def parse_rate_or_auto(text: str) -> float | str:
     """The rate of a single ``--hz``, or ``auto``."""
-    return "auto" if text.strip() == "auto" else parse_rates([text.replace(",", " ")])[0]
+    if text.strip() == "auto":
+        return "auto"
+    rates = parse_rates([text])
+    if len(rates) > 1:
+        raise FateError(f"--hz {text} was given; expected one rate of 1 to 1000, such as --hz 100, or auto")
+    return rates[0]
 
 
 def parse_rates(given: Sequence[str] | None, default: Sequence[float] = ()) -> tuple[float, ...]:
     """The rates of all options ``--hz``, or the default without any."""
-    words = [word for text in given or () for word in text.split(",") if word.strip()]
-    if not words:
+    if not given:
         return tuple(default)
+    words = [word.strip() for text in given for word in text.split(",")]
     try:
         rates = tuple(float(word) for word in words)
     except ValueError:
         rates = (0.0,)
     if not all(1 <= rate <= 1000 for rate in rates):
-        raise FateError(f"--hz {' '.join(words)} was given; expected rates of 1 to 1000, such as --hz 100")
+        raise FateError(f"--hz {','.join(given) or repr('')} was given; expected rates of 1 to 1000, such as --hz 100")
     return rates
 
 

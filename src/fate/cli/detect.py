@@ -65,6 +65,8 @@ def detect(
     with args.bad_usage():
         if palette not in PALETTES:
             raise FateError(f"--palette {palette} was given; there are {', '.join(PALETTES)}")
+        look = {"acc_us": acc, "fps": fps, "slow": slow, "palette": palette}
+        _refuse_useless(look, rotate, outputs)
         check_window(hz, window)
         check_filters(filters or (), reading.get("sensor"))
         camera = args.camera_options(files[0], bias, camera_roi)
@@ -96,8 +98,23 @@ def detect(
     if live or realtime:
         _live(files[0], live, load, boxes, asked, reading, (start, end), {"reconnect": reconnect, **camera})
     else:
-        look = {"acc_us": acc, "fps": fps, "slow": slow, "palette": palette}
         _files(files, load, outputs, asked, look, reading, (start, end))
+
+
+#: Options of the video and the page, with their defaults.
+LOOK = {"acc_us": 50_000, "fps": 25.0, "slow": 1.0, "palette": "dark"}
+
+
+def _refuse_useless(look: dict[str, Any], rotate: int | None, outputs: dict[str, str | None]) -> None:
+    """Refuse options of outputs that were not asked for."""
+    if rotate is not None and not (outputs["--jsonl"] or outputs["--csv"]):
+        raise FateError("--rotate was given without a file that grows; give --jsonl FILE or --csv FILE, too")
+    changed = [name for name, usual in LOOK.items() if look[name] != usual]
+    if changed and not (outputs["--save"] or outputs["--report"]):
+        option = changed[0].removesuffix("_us")
+        raise FateError(
+            f"--{option} was given without a video or page; give --save FILE.mp4 or --report FILE.html, too"
+        )
 
 
 def check_window(hz: Any, window: int | None) -> None:

@@ -46,6 +46,7 @@ def export(
         )  # fmt: skip
     lines = [
         f"{done.path}: {done.num_bytes / 1e6:.1f} MB, {done.precision}, opset {done.opset}",
+        f"for recordings of {done.sensor} pixels; --sensor WIDTHxHEIGHT exports for others",
         f"weights: {done.weights}",
     ]
     for title, values in (("in ", done.inputs), ("out", done.outputs)):

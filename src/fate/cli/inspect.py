@@ -7,6 +7,7 @@ from typing import Any, Unpack
 from typer import Option
 
 from fate.cli import arguments as args
+from fate.whole_files import is_standard_output
 
 
 def inspect(
@@ -17,8 +18,12 @@ def inspect(
     windows: int = Option(200, min=1),
     **reading: Unpack[args.Reading],
 ) -> None:
+    from fate.view.page import check_page_name
+
     args.check_inputs(dataset)
     args.check_outputs({"--report": report, "--json": json_file}, datasets=(dataset,))
+    if report is not None and not is_standard_output(report):
+        check_page_name(report)
 
     from fate.inspection.inspect import inspect as look
     from fate.workflows.inspection_page import write_inspection_page

@@ -151,9 +151,9 @@ OTHER_NAMES = {
 }
 #: Arguments that are options of the same name.
 SAME_NAMES = (
-    "against", "allow_missing", "backend", "clip", "columns", "device", "format", "fresh", "host", "hz", "images",
-    "jobs", "kind", "model", "opset", "out", "palette", "port", "roi", "seeds", "sensor", "skip_empty", "steps",
-    "streams", "strict", "threads", "time_unit", "zero_time",
+    "against", "allow_missing", "backend", "calibration", "clip", "columns", "device", "format", "fresh", "host", "hz",
+    "images", "jobs", "kind", "model", "opset", "out", "palette", "port", "roi", "seeds", "sensor", "skip_empty",
+    "steps", "streams", "strict", "threads", "time_unit", "zero_time",
 )  # fmt: skip
 
 _OTHER = re.compile("|".join(re.escape(argument) for argument in OTHER_NAMES))

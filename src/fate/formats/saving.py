@@ -176,16 +176,21 @@ def open_writer(
 
     ``format`` is the same as for :func:`find_writer`, ``grows`` as for :class:`EventWriter`.
     """
-    return find_writer(path, format)(path, Sensor.of(sensor), grows=grows)
+    return find_writer(path, format, grows)(path, Sensor.of(sensor), grows=grows)
 
 
-def find_writer(path: str | os.PathLike[str], format: str | None = None) -> type[EventWriter]:
-    """Return the class that writes a format: a key of ``WRITERS``, or the format that the suffix of ``path`` names."""
+def find_writer(path: str | os.PathLike[str], format: str | None = None, grows: bool = False) -> type[EventWriter]:
+    """Return the class that writes a format: a key of ``WRITERS``, or the format that the suffix of ``path`` names.
+
+    An error names the formats that can be written; with ``grows``, those that can be written in place.
+    """
     name = format or BY_SUFFIX.get(Path(path).suffix.lower())
     if name is None:
+        suffixes = [each for each, known in BY_SUFFIX.items() if not (grows and import_name(*WRITERS[known]).seeks)]
+        remedy = "" if grows else f", or name the format with format=NAME: {', '.join(WRITERS)}"
         raise FateError(
             f"{path}: the suffix {Path(path).suffix!r} names no format that can be written; use one of"
-            f" {', '.join(BY_SUFFIX)}, or name the format with format=NAME: {', '.join(WRITERS)}"
+            f" {', '.join(suffixes)}{remedy}"
         )
     if name not in WRITERS:
         raise FateError(f"{path}: format {name!r} cannot be written; known are {', '.join(WRITERS)}")

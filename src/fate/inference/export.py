@@ -65,6 +65,7 @@ class Exported:
     """The written file, and its differences from PyTorch."""
 
     path: Path
+    sensor: Sensor  #: of the recordings that it is for
     opset: int
     inputs: dict[str, tuple[int | str, ...]]  #: shapes by name; "events" where any number may be given
     outputs: dict[str, tuple[int | str, ...]]
@@ -148,8 +149,8 @@ def export(
     if precision == "int8" and (not calibration or with_encoder or streams > 1):
         raise FateError(
             f"int8 was asked for with {plural(len(calibration), 'calibration recording')}, {plural(streams, 'stream')}"
-            f" and {'the' if with_encoder else 'no'} encoder in the graph; expected one or more recordings, one stream"
-            " and no encoder"
+            f" and {'the' if with_encoder else 'no'} encoder in the graph; expected one or more recordings of"
+            " scenes like yours (calibration=FILE), one stream and no encoder"
         )
     if with_encoder and suffix == ".xml":
         raise FateError(
@@ -199,7 +200,7 @@ def export(
         }
         for values in (onnx_model.graph.input, onnx_model.graph.output)
     )
-    return Exported(Path(path), opset, inputs, outputs, steps, hz, differences, weights, precision)
+    return Exported(Path(path), adapted.sensor, opset, inputs, outputs, steps, hz, differences, weights, precision)
 
 
 def _for_openvino(file: Path) -> Path:

@@ -159,7 +159,7 @@ def refuse_above(found: Differences, tolerances: Differences = TOLERANCES) -> No
     if above:
         raise FateError(
             f"the graph differs from PyTorch by {', '.join(above)}; no file was written: this is a fault of the"
-            " exporter or of the runtime, try another opset=N or another version of onnxruntime"
+            " exporter or of the runtime (onnxruntime, openvino), try another opset=N or another version of the runtime"
         )
 
 

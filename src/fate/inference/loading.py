@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fate.inference.backends.choosing import Say
     from fate.inference.backends.sessions import Backend
     from fate.inference.stream import StreamingDetector
+    from fate.inference.stream_types import Accuracy
     from fate.inference.streaming_step import Precision
     from fate.models.detector import Detector
 
@@ -149,6 +150,19 @@ def known_sensors(model: Model) -> tuple[Sensor, ...]:
     if not isinstance(model, str | PathLike) or _is_exported(model):
         return ()
     return training_sensors(read_card(find_weights(model)))
+
+
+def known_accuracy(model: Model) -> list[Accuracy]:
+    """AP by rate and length of windows that a model states, if it does: weights and loaded weights do."""
+    from fate.inference.stream import StreamingDetector  # noqa: PLC0415  (torch takes seconds to load)
+    from fate.inference.stream_types import Accuracy  # noqa: PLC0415
+    from fate.models.checkpoints import read_card  # noqa: PLC0415
+
+    if isinstance(model, StreamingDetector):
+        return list(model.accuracy)
+    if not isinstance(model, str | PathLike) or _is_exported(model):
+        return []
+    return [Accuracy(*entry) for entry in read_card(find_weights(model)).get("accuracy", ())]
 
 
 def load_trained(name_or_path: str | PathLike[str]) -> Detector:

@@ -105,6 +105,13 @@ def choose_most_accurate_window(card: Sequence[Accuracy], hz: float) -> int:
 def _choose_window(card: Sequence[Accuracy], hz: float, length_us: int | None, took_ms: _WindowTimes | None) -> Timing:
     """The shortest of the most accurate lengths at a rate; with ``took_ms``, of those that are in time."""
     hop = window_us(hz)
+    given, longest = max(hop, length_us or 0), max((entry.window_us for entry in card), default=None)
+    if longest is not None and given > longest:
+        reason = (
+            f"windows of {given / 1000:g} ms are longer than any that was measured with these weights, up to"
+            f" {longest / 1000:g} ms: expect fewer correct boxes, or use {1e6 / longest:g} Hz or more"
+        )
+        return Timing(hz, given, reason)
     if length_us is not None:
         return Timing(hz, length_us)
     known = dict(_accuracy_at(card, hz))

@@ -155,7 +155,7 @@ def _find(kind: str, root: Path) -> tuple[Sequence[RecordingPaths], list[Finding
         return find_sequences(root)
     recordings = find_recordings(root)
     if not root.is_dir():
-        raise FateError(f"{root}: is not a folder; give the folder of the dataset")
+        raise FateError(f"{root} is not a folder; give the folder of the dataset")
     return recordings, list(find_lonely_labels(root, recordings))
 
 

@@ -30,11 +30,11 @@ from fate.events.window import window_us as hop_of
 from fate.inference.adapting import fit_dataset
 from fate.inference.backends.choosing import Say, run_in
 from fate.inference.backends.sessions import Backend
-from fate.inference.loading import Model, as_detector, choose_device, known_sensors, means_a_model
+from fate.inference.loading import Model, as_detector, choose_device, known_accuracy, known_sensors, means_a_model
 from fate.inference.running import Run
 from fate.inference.stream_types import Accuracy
 from fate.inference.timing import choose_most_accurate_window
-from fate.models.checkpoints import add_facts, read_card, record_accuracy
+from fate.models.checkpoints import add_facts, record_accuracy
 from fate.models.detector import Detector
 from fate.models.nms import Score
 from fate.progress import Progress
@@ -276,11 +276,8 @@ def evaluate(
         >>> print(fate.evaluate("fate-s-nano", "dataset.yaml", (20, 200)).table())            # doctest: +SKIP
     """
     weights = str(what) if isinstance(what, str | os.PathLike) and Path(what).suffix == ".safetensors" else None
-    if (record or calibrate) and (weights is None or shard != (1, 1) or score != "product"):
-        raise FateError(
-            f"{what}: results were to be written into its header; expected a .safetensors file, no shard, and boxes"
-            " ranked by objectness · class (score='product')"
-        )
+    if record or calibrate:
+        _check_header(what, weights, shard, score)
     if report is not None:
         check_page_name(report)
     spread = None if devices is None else open_spread(devices, slurm)
@@ -321,23 +318,40 @@ def evaluate(
     if calibrate:
         calibration, said = fit_calibration([at.scores.matches for at in done.rates])
         add_facts(weights or "", {"calibration": calibration.to_dict()})
-        notes += [said, *_describe_other_windows(weights or "", done, window_us)]
+        notes.append(said)
+    if means_a_model(what):
+        notes += _describe_other_windows(known_accuracy(what), done, window_us, calibrate)
     done = replace(done, notes=(*notes, *done.notes))
     if report is not None:
         write_evaluation_page(done, opened, report)
     return done
 
 
-def _describe_other_windows(weights: str, done: Evaluation, window_us: int | None) -> list[str]:
-    """A sentence if scores were calibrated with other windows than ``fate detect`` chooses."""
-    card = [Accuracy(*entry) for entry in read_card(weights).get("accuracy", ())]
+def _check_header(what: Any, weights: str | None, shard: tuple[int, int], score: str) -> None:
+    """Refuse an evaluation whose results cannot be written into the header of weights."""
+    reason = ""
+    if weights is None:
+        reason = "and it is no .safetensors file; give one, such as a copy of the bundled weights"
+    elif shard != (1, 1):
+        reason = f"for the part {shard[0]}/{shard[1]} of the recordings; evaluate all of them"
+    elif score != "product":
+        reason = f"for boxes ranked by score={score!r}; expected score='product'"
+    if reason:
+        raise FateError(f"{what}: results were to be written into its header, {reason}")
+
+
+def _describe_other_windows(
+    card: Sequence[Accuracy], done: Evaluation, window_us: int | None, calibrated: bool
+) -> list[str]:
+    """A sentence if scores were measured, or calibrated, with other windows than ``fate detect`` chooses."""
     best = {at.hz: choose_most_accurate_window(card, at.hz) for at in done.rates}
     others = [
         f"{best[at.hz] / 1000:g} ms at {at.hz:g} Hz" for at in done.rates if best[at.hz] != (window_us or hop_of(at.hz))
     ]
     if not others:
         return []
-    said = f"scores were calibrated with other windows than those of fate detect ({', '.join(others)})"
+    what = "scores were calibrated with" if calibrated else "these are"
+    said = f"{what} other windows than those of fate detect ({', '.join(others)})"
     if len(lengths := {*best.values()}) == 1:
         said += f"; give --window {lengths.pop() / 1000:g}ms"
     return [said]

@@ -19,8 +19,8 @@ with constant gates after 50 ms; for s = (time between windows) / 50 ms the solu
     cell       c' = f^s ∘ c + (1 - f^s) / (1 - f) ∘ i ∘ tanh(W_g * [x, h])
 
 For s = 1 this is the published cell. With constant gates ten steps of s = 0.1 equal one step of s = 1. There are no
-additional parameters, so published weights work with both. f is at most 1 - 1e-6, so that the fraction has a value;
-a gate at this limit has no gradient.
+additional parameters, so published weights work with both. For other s, f is at most 1 - 1e-6, so that the fraction
+has a value; a gate at this limit has no gradient.
 """
 
 from __future__ import annotations

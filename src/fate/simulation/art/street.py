@@ -252,7 +252,8 @@ def _add_crowd(builder: StreetBuilder, layout: StreetLayout, crowding: float) ->
             x, z, heading = -LANE * oncoming, z + rng.uniform(-12, 12), np.pi * oncoming
         else:  # it overtakes
             speed = float(np.interp(when, STEP_S * np.arange(len(ego.z)), ego.speed)) + rng.uniform(1.5, 6)
-            x, heading = x - rng.uniform(2.6, 3.4), 0.0
+            on_right = layout.is_motorway and not layout.lanes_beside[0]
+            x, heading = x + (1 if on_right else -1) * rng.uniform(2.6, 3.4), 0.0
         way = speed * when * np.cos(heading)
         builder.add(builder.pick(builder.cars), Straight(x + rng.normal(0, 0.15), z - way, heading, speed))
 
