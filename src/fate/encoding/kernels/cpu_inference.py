@@ -261,9 +261,9 @@ def _write_channels(width: int, context: Any, builder: Any, _signature: Any, arg
     builder.position_at_end(loop)
     number = builder.phi(_LONG)
     sums = [builder.phi(write.vector) for _ in range(MOMENTS)]
-    place = builder.mul(number, _LONG(4))
-    tau, *basis = (write.number(builder.add(each, place)) for each in rows)
-    pixel = builder.sext(write.load(builder.add(pixels, place), _INT), _LONG)
+    offset_bytes = builder.mul(number, _LONG(4))
+    tau, *basis = (write.number(builder.add(each, offset_bytes)) for each in rows)
+    pixel = builder.sext(write.load(builder.add(pixels, offset_bytes), _INT), _LONG)
     hidden = builder.fadd(offset, write.of_row(table, pixel), flags=_FAST)
     hidden = write.multiply_add(slopes, tau, hidden)
     hidden = builder.select(builder.fcmp_ordered(">", hidden, zero, flags=_FAST), hidden, zero)
@@ -442,8 +442,12 @@ def _write_pillars(pillars: NDArray[np.int32], described: NDArray[np.float32], p
     base = folded.ctypes.data
     slope = base + (len(folded) - 2 - MOMENTS) * row
     for j in range(len(pillars)):
-        events, place = np.int64(pillars[j, 2]), 4 * np.int64(pillars[j, 1] - origin)
-        event, pixel, shape = described.ctypes.data + place, pixels.ctypes.data + place, shapes.ctypes.data + 24 * j
+        events, offset_bytes = np.int64(pillars[j, 2]), 4 * np.int64(pillars[j, 1] - origin)
+        event, pixel, shape = (
+            described.ctypes.data + offset_bytes,
+            pixels.ctypes.data + offset_bytes,
+            shapes.ctypes.data + 24 * j,
+        )
         cell = image.ctypes.data + row * np.int64(pillars[j, 0])
         c = 0  # bytes
         while WIDEST >= 64 and c + 256 <= row:
