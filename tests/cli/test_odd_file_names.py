@@ -15,6 +15,7 @@ from fate.cli.main import app
 from fate.formats.saving import write_events
 from fate.models.checkpoints import save_model
 from fate.models.zoo import build_model
+from tests.cli.running import fate
 from tests.training.conftest import SENSOR, drive
 
 
@@ -40,3 +41,10 @@ def test_a_dataset_is_inspected_with_a_page(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert "bad\\xff" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", ["info", "detect"])
+def test_an_empty_name_is_refused(command: str) -> None:
+    done = fate(command, "")
+    assert done.returncode == 1
+    assert "empty name" in done.stderr

@@ -333,6 +333,8 @@ def opened(file: str, reading: Reading) -> Iterator[Recording]:
     """Open a recording, show the progress of its index, and refuse it if it has no events."""
     from fate.formats.opening import open_recording
 
+    if not file:
+        raise FateError("an empty name was given; expected the file of a recording")
     with open_recording(file, **open_options(reading)) as recording:
         with progress_bar("indexing") as update:
             recording.index(update)
