@@ -37,8 +37,8 @@ DOCS = "../../../docs"  # from src/fate/weights
 TEST_SPLIT = "the test split of these drives"
 MIXED_WORDS = (
     "Simulated recordings only, each with a sensor, a lens and a scene of its own: cameras on cars, on masts, in the"
-    " hand and in rooms, by day, at dusk and at night, with people of ten pixels to the whole picture; a quarter shows"
-    f" no road user. [docs/guides/simulator.md]({DOCS}/guides/simulator.md) says how they are made."
+    " hand and in rooms, by day, at dusk and at night, with people from ten pixels high to as large as the"
+    f" picture. A quarter shows no road user. [docs/guides/simulator.md]({DOCS}/guides/simulator.md) says how they are made."
 )
 
 
@@ -232,8 +232,8 @@ def _limits(header: Mapping[str, Any], seen: Sequence[str], at_rest: bool) -> li
         "Nothing real was seen in training, nor in the figures above. How good it is on your recordings is not known"
         " until you look: `fate detect`, and `fate evaluate` where you have labels.",
         f"It knows {known} as {cameras} see{'' if many else 's'} them, by day and by night, and no other class.",
-        f"It was trained for {width} × {height} pixels. Of a larger sensor each k × k pixels become one, with the k"
-        " that brings its size nearest to that; a smaller one is taken as it is."
+        f"It was trained for {width} × {height} pixels. On a larger sensor, each block of k × k"
+        " pixels becomes one pixel; k brings the size of the sensor nearest to that. A smaller sensor is used as it is."
         + (" The training data were made in the same way" if many else " A warning says what was done")
         + f" ([docs/guides/streaming.md]({DOCS}/guides/streaming.md)).",
         "Not for anything where a box that is missing or wrong can harm somebody.",
