@@ -38,7 +38,8 @@ TEST_SPLIT = "the test split of these drives"
 MIXED_WORDS = (
     "Simulated recordings only, each with a sensor, a lens and a scene of its own: cameras on cars, on masts, in the"
     " hand and in rooms, by day, at dusk and at night, with people from ten pixels high to as large as the"
-    f" picture. A quarter shows no road user. [docs/guides/simulator.md]({DOCS}/guides/simulator.md) says how they are made."
+    f" picture. A quarter shows no road user. [docs/guides/simulator.md]({DOCS}/guides/simulator.md) says how they are"
+    " made."
 )
 
 
