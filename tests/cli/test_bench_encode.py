@@ -26,7 +26,19 @@ def recording(tmp_path: Path) -> str:
 @pytest.mark.slow
 def test_a_recording_is_measured_beside_the_peers(recording: str, tmp_path: Path) -> None:
     out = tmp_path / "encode.json"
-    arguments = ["bench", "encode", recording, "--windows", "5,20", "--batches", "1,3", "--against", " histogram"]
+    arguments = [
+        "bench",
+        "encode",
+        recording,
+        "--windows",
+        "5,20",
+        "--batches",
+        "1,3",
+        "--against",
+        " histogram",
+        "--device",
+        "cpu",
+    ]
     result = CliRunner().invoke(app, [*arguments, "--json", str(out)])
     assert result.exit_code == 0, result.output
     rows = json.loads(out.read_text())["measurements"]
@@ -34,6 +46,11 @@ def test_a_recording_is_measured_beside_the_peers(recording: str, tmp_path: Path
         (name, window, batch) for name in ("pillars", "histogram") for window in (5, 20) for batch in (1, 3)
     }
     assert all(row["p50_ms"] > 0 for row in rows)
+    streams = [row for row in rows if row["mode"] == "forward, stream"]
+    assert [(row["encoder"], row["window_ms"], row["batch"]) for row in streams] == [
+        ("pillars", 5, 1),
+        ("pillars", 20, 1),
+    ]
     assert "| pillars | 5 | 3 |" in result.output
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain, cycle
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from fate.bench.harness import BenchResult, Measurement, Report
 from fate.encoding.batch import EventBatch
 from fate.encoding.grids import build_grid
 from fate.encoding.kernels import reference
+from fate.encoding.kernels.cpu_inference import ImageMemory
 from fate.encoding.pillars import PillarEncoder
 from fate.errors import FateError
 from fate.events.events import Events, Sensor
@@ -26,6 +28,8 @@ from fate.events.window import Window
 
 #: The first is ours; the ratios of the others are against it.
 ENCODERS = ("pillars", "dense", "dense-compiled", "histogram", "evrt-histogram")
+#: Consecutive windows that a stream repeats.
+STREAM_WINDOWS = 32
 
 
 def bench_encode(
@@ -60,7 +64,10 @@ def bench_encode(
         for batch_size in batches:
             batch = _make_batch(events, round(window_ms * 1000), batch_size).to(device)
             for name in encoders:
-                for each in _measure(name, batch, window_ms):
+                measured = _measure(name, batch, window_ms)
+                if name == ENCODERS[0] and device == "cpu" and batch_size == 1:
+                    measured = chain(measured, [_measure_stream(events, window_ms)])
+                for each in measured:
                     found.append(each)
                     if progress is not None:
                         time = each.note if each.p50_ms is None else f"{each.p50_ms:.3f} ms"
@@ -158,6 +165,25 @@ def _measure(name: str, batch: EventBatch, window_ms: float) -> Iterator[Measure
         yield found
     del encoder
     gc.collect()
+
+
+def _measure_stream(events: Events, window_ms: float) -> Measurement:
+    """Measure Pillar Encoding on a CPU as streams use it: each call has the next window and clears the image before."""
+    windows = harness.cut_windows(events, round(window_ms * 1000), STREAM_WINDOWS)
+    batches = [EventBatch.from_windows([window]) for window in windows]
+    encoder, memory, following = _make_encoder(ENCODERS[0], batches[0]).eval(), ImageMemory(), cycle(batches)
+
+    def encode_next() -> Tensor:
+        with torch.no_grad():
+            image: Tensor = encoder(next(following), memory)
+            return image
+
+    p50_ms, p99_ms = harness.quantiles_ms(harness.time_repeated(encode_next, "cpu"))
+    return Measurement(
+        encoder=ENCODERS[0], window_ms=window_ms, batch=1, mode="forward, stream",
+        events=round(np.median([each.num_events for each in batches])), p50_ms=p50_ms, p99_ms=p99_ms, peak_mb=None,
+        note="",
+    )  # fmt: skip
 
 
 def _make_call(encoder: nn.Module, batch: EventBatch, mode: str) -> Callable[[], object]:
