@@ -106,12 +106,12 @@ def parse_rates(given: Sequence[str] | None, default: Sequence[float] = ()) -> t
     """The rates of all options ``--hz``, or the default without any."""
     if not given:
         return tuple(default)
-    words = [word.strip() for text in given for word in text.split(",")]
+    words = [word for text in given for word in text.split(",") if word.strip()]
     try:
         rates = tuple(float(word) for word in words)
     except ValueError:
-        rates = (0.0,)
-    if not all(1 <= rate <= 1000 for rate in rates):
+        rates = ()
+    if not (rates and all(1 <= rate <= 1000 for rate in rates)):
         raise FateError(f"--hz {','.join(given) or repr('')} was given; expected rates of 1 to 1000, such as --hz 100")
     return rates
 
@@ -333,8 +333,6 @@ def opened(file: str, reading: Reading) -> Iterator[Recording]:
     """Open a recording, show the progress of its index, and refuse it if it has no events."""
     from fate.formats.opening import open_recording
 
-    if not file:
-        raise FateError("an empty name was given; expected the file of a recording")
     with open_recording(file, **open_options(reading)) as recording:
         with progress_bar("indexing") as update:
             recording.index(update)

@@ -39,8 +39,8 @@ def compare(
             raise FateError(f"--palette {palette} was given; there are {', '.join(PALETTES)}")
         args.check_outputs({"--save": save}, file, labels, binary=("--save",), seeks=("--save",))
     args.check_inputs(file, labels)
+    from fate.view.look import Look
     from fate.workflows.compare import compare as run
-    from fate.workflows.detect import Look
 
     with args.opened(file, reading) as recording:
         first, last = args.times_in(recording, start, end)

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import fields
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -60,12 +61,13 @@ def detect(
     from fate.events.filters import check_filters
     from fate.inference.loading import find_weights
     from fate.inference.sources import is_live
+    from fate.view.look import Look
 
     live = any(is_live(file) for file in files)
     with args.bad_usage():
         if palette not in PALETTES:
             raise FateError(f"--palette {palette} was given; there are {', '.join(PALETTES)}")
-        look = {"acc_us": acc, "fps": fps, "slow": slow, "palette": palette}
+        look = Look(acc, fps, slow, palette)
         _refuse_useless(look, rotate, outputs)
         check_window(hz, window)
         check_filters(filters or (), reading.get("sensor"))
@@ -101,19 +103,14 @@ def detect(
         _files(files, load, outputs, asked, look, reading, (start, end))
 
 
-#: Options of the video and the page, with their defaults.
-LOOK = {"acc_us": 50_000, "fps": 25.0, "slow": 1.0, "palette": "dark"}
-
-
-def _refuse_useless(look: dict[str, Any], rotate: int | None, outputs: dict[str, str | None]) -> None:
+def _refuse_useless(look: Any, rotate: int | None, outputs: dict[str, str | None]) -> None:
     """Refuse options of outputs that were not asked for."""
     if rotate is not None and not (outputs["--jsonl"] or outputs["--csv"]):
         raise FateError("--rotate was given without a file that grows; give --jsonl FILE or --csv FILE, too")
-    changed = [name for name, usual in LOOK.items() if look[name] != usual]
+    changed = [each.name.removesuffix("_us") for each in fields(look) if getattr(look, each.name) != each.default]
     if changed and not (outputs["--save"] or outputs["--report"]):
-        option = changed[0].removesuffix("_us")
         raise FateError(
-            f"--{option} was given without a video or page; give --save FILE.mp4 or --report FILE.html, too"
+            f"--{changed[0]} was given without a video or page; give --save FILE.mp4 or --report FILE.html, too"
         )
 
 
@@ -156,7 +153,7 @@ def load_and_note(model: str, device: str, backend: Any = "torch") -> Any:
 
 def _files(
     files: list[str], load: Callable[[], Any], outputs: dict[str, str | None], asked: dict[str, Any],
-    look: dict[str, Any], reading: args.Reading, part: tuple[Any, Any],
+    look: Any, reading: args.Reading, part: tuple[Any, Any],
 ) -> None:  # fmt: skip
     """Detect one file after another; after an error the next file follows.
 
@@ -170,13 +167,12 @@ def _files(
                 first, last = args.times_in(recording, *part)
                 detector = load()
                 asked |= choose_and_note(detector, recording.sensor, hz, window)
-                from fate.workflows.detect import Look
                 from fate.workflows.detect import detect as run
 
                 paths: Any = {option.removeprefix("--"): path for option, path in named.items()}
                 with args.progress_bar() as progress:
                     done = run(
-                        recording, detector, progress=progress, start_us=first, end_us=last, look=Look(**look),
+                        recording, detector, progress=progress, start_us=first, end_us=last, look=look,
                         **asked, **paths,
                     )  # fmt: skip
         except KeyboardInterrupt:

@@ -93,6 +93,8 @@ def open_recording(path: str | os.PathLike[str], **options: Unpack[OpenOptions])
         >>> events = recording.read(0, 50_000)                    # doctest: +SKIP
     """
     given: dict[str, Any] = {**options}
+    if not os.fspath(path):
+        raise FateError("an empty name was given; expected the file of a recording")  # Path would make it this folder
     return _open(Path(path), Options(**given))
 
 

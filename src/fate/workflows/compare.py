@@ -22,9 +22,10 @@ from fate.formats.recording import Recording
 from fate.inference.loading import Model, load_detector
 from fate.inference.stream import StreamingDetector, part_of
 from fate.progress import Progress, name_part
+from fate.view.look import Look
 from fate.view.rendering import render_comparison
 from fate.whole_files import find_target, write_whole
-from fate.workflows.detect import Detected, Look, detect
+from fate.workflows.detect import Detected, detect
 
 #: Number of rows of a picture if no times are given.
 ROWS = 3

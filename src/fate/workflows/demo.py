@@ -14,8 +14,9 @@ from fate.formats.opening import open_recording
 from fate.inference.loading import DEFAULT_DETECTOR, FASTEST_ON_A_CPU, Model, load_detector
 from fate.progress import Progress, name_part
 from fate.text import duration, plural, significant
+from fate.view.look import Look
 from fate.view.rendering import render_comparison
-from fate.workflows.detect import Detected, Look, detect, write_run_report
+from fate.workflows.detect import Detected, detect, write_run_report
 from fate.workflows.simulate import simulate
 
 RATES = (20.0, 200.0)

@@ -25,6 +25,7 @@ from fate.models.nms import MAX_OVERLAP
 from fate.progress import Progress, name_part
 from fate.text import encodable, frequency, plural, significant
 from fate.threads import limit_threads
+from fate.view.look import Look
 from fate.view.rendering import VideoClock, render_video
 from fate.view.report import measure_event_rate, write_report
 from fate.workflows.summary import RunningSummary, summary_lines, summary_table
@@ -38,16 +39,6 @@ class BoxFiles(TypedDict, total=False):
     csv: str | os.PathLike[str] | None  #: a row for each box, as soon as its window is detected
     coco: str | os.PathLike[str] | None  #: COCO's JSON, with times
     rotate_bytes: int | None  #: size of ``jsonl`` and ``csv`` after which a further file begins
-
-
-@dataclass(frozen=True)
-class Look:
-    """How a video shows a recording."""
-
-    acc_us: int = 50_000  #: events of this time before each picture are shown, µs
-    fps: float = 25.0  #: pictures per second of video
-    slow: float = 1.0  #: how many times slower than the recording the video runs
-    palette: str = "dark"  #: a name of ``fate.boxes.drawing.PALETTES``
 
 
 @dataclass(frozen=True, repr=False)
