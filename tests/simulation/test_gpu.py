@@ -287,8 +287,9 @@ def test_pixels_on_a_gpu_agree_with_the_cpu(
     schedule = schedule_tiles(surfaces, atlas, *scene.sensor)
     pixels = adapted_pixels(scene.camera, scene.seed, scene.light(0))
     textures = atlas.slots[surfaces.texture]
-    nothing: Any = None
-    packet = gpu.PreparedStretch(surfaces, textures, schedule, np.zeros(0, np.int64), nothing)
+    boxes = scene.boxes_in(0, np.zeros(0, np.int64))
+    no_noise = np.zeros(0, np.int64)
+    packet = gpu.PreparedStretch(surfaces, textures, schedule, no_noise, no_noise, boxes)
     device = torch.device("cuda")
     start = (atlas, PixelState(*(part.copy() for part in pixels)))
     batch, bases = gpu.start_batch([start, start], [scene, scene], device)
