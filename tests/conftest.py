@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -23,13 +24,15 @@ from fate.events.events import Events, Sensor
 settings.register_profile("fate", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("fate")
 
+CACHES = itertools.count()
 REAL = Path(__file__).resolve().parents[1].parent / "shared" / "realdata"
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Time indexes of tests never reach the user's cache."""
-    monkeypatch.setenv("FATE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    name = f"cache-{next(CACHES)}"  # not mktemp, which lists the folders of all tests before
+    monkeypatch.setenv("FATE_CACHE_DIR", str(tmp_path_factory.getbasetemp() / name))
 
 
 def real_recordings() -> list[Any]:

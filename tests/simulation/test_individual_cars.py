@@ -16,7 +16,7 @@ from fate.simulation.art.panels import MAX_TEXELS, Body, Texture, outline
 from fate.simulation.art.variety import draw_variety
 from tests.simulation.panel_points import hits_before, panel_points
 
-SEEDS = range(50)
+SEEDS = range(15)
 
 
 def _numbers(value: object) -> Iterator[float]:
