@@ -179,6 +179,7 @@ def test_boxes_of_a_class_that_the_detector_does_not_know_are_missed(tmp_path: P
         ({"sensor": "small"}, "expected WIDTHxHEIGHT"),
         ({"classes": None}, "has class ids without names; add classes"),
         ({"classes": {"car": 3}}, "has boxes of class 0, which classes does not name"),
+        ({"classes": {"car": "car"}}, "the numbers of the label file after ours, such as classes: {car: 0}"),
         ({"label_offset_us": 10**12}, "change label_offset_us"),
         ({"start_s": 3}, "change start_s or end_s"),
         ({"skip_s": 0.5}, "change label_offset_us, skip_s, start_s or end_s"),

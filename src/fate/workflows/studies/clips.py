@@ -223,6 +223,10 @@ def _rename(labels: Labels, classes: Mapping[str, Names] | None, file: Path) -> 
         name = None if labels.classes is None else labels.classes[number]
         key = number if name is None or number in ours else plain(name)
         if key not in ours:
-            raise FateError(f"{file}: has boxes of class {key!r}, which classes does not name; add it to classes")
+            kind = "numbers" if labels.classes is None else "names"
+            raise FateError(
+                f"{file}: has boxes of class {key!r}, which classes does not name; classes needs the {kind} of the"
+                f" label file after ours, such as classes: {{car: {key}}}"
+            )
         ids[labels.class_id == number] = ours[key]
     return replace(labels, class_id=ids, classes=tuple(classes))
