@@ -72,6 +72,10 @@ def recording(folder: Path) -> Path:
     return folder / "drive.npz"
 
 
+#: Options that make fate-e-tiny small.
+SMALL_EVRT = {"layers": 1, "queries": 30, "hidden": 32, "feedforward": 32}
+
+
 def small(name: str, **options: Any) -> Detector:
     return well_scaled(build_model(name, CLASSES, SENSOR, **options)).eval()
 
@@ -140,19 +144,21 @@ def windows_of_lengths(recording: Path, lengths_us: tuple[int, ...]) -> list[Eve
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "options", "file", "with_encoder"),
+    ("name", "options", "file", "with_encoder", "option"),
     [
-        ("fate-s-nano", {"dims": (8, 16, 32, 64)}, "events.onnx", True),
-        ("fate-s-nano", {"dims": (8, 16, 32, 64)}, "step.xml", False),
-        ("fate-e-tiny", {"layers": 1, "queries": 30, "hidden": 32, "feedforward": 32}, "step.onnx", False),
+        ("fate-s-nano", {"dims": (8, 16, 32, 64)}, "events.onnx", True, "length_affine"),
+        ("fate-s-nano", {"dims": (8, 16, 32, 64)}, "step.xml", False, "length_affine"),
+        ("fate-s-nano", {"dims": (8, 16, 32, 64)}, "step.xml", False, "image_history"),
+        ("fate-e-tiny", SMALL_EVRT, "step.onnx", False, "length_affine"),
+        ("fate-e-tiny", SMALL_EVRT, "step.onnx", False, "image_history"),
     ],
 )
 def test_a_graph_depends_on_the_length_of_each_window(
-    recording: Path, tmp_path: Path, name: str, options: dict[str, Any], file: str, with_encoder: bool
+    recording: Path, tmp_path: Path, name: str, options: dict[str, Any], file: str, with_encoder: bool, option: str
 ) -> None:
     if file.endswith(".xml"):
         pytest.importorskip("openvino")
-    detector = small(name, **options, length_affine=True)
+    detector = small(name, **options, **{option: True})
     if with_encoder:
         detector.neck = nn.Identity()  # it is plain and takes long to trace
     done = fate.export(
@@ -163,7 +169,7 @@ def test_a_graph_depends_on_the_length_of_each_window(
     assert close(found := compare(done.path, step, detector, mixed)), found
     with torch.no_grad():
         for weight_name, weight in detector.named_parameters():
-            if ".length_affine." in weight_name:
+            if ".length_affine." in weight_name or weight_name == "history.gain":
                 weight.zero_()
     assert not close(compare(done.path, step, detector, mixed))
 

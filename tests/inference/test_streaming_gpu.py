@@ -56,6 +56,16 @@ def test_a_graph_finds_what_the_detector_finds(
 
 
 @pytest.mark.parametrize("family", ["s5", "evrt"])
+def test_a_graph_remembers_images(exact_products: None, family: str) -> None:
+    detector, batches = small_detector(family, image_history=True).to("cuda"), stream(5, 2)
+    step = compile_for_streaming(detector, "cuda", streams=2, precision="float32", **ALL)
+    found, expected = [step(batch) for batch in batches], plain(detector, batches)
+    assert worst(found, expected, pixels=0.05, score=1e-4) <= 0.02
+    without = plain(small_detector(family).to("cuda"), batches)
+    assert worst(expected[1:], without[1:], pixels=0.05, score=1e-4) > 0.1
+
+
+@pytest.mark.parametrize("family", ["s5", "evrt"])
 def test_a_graph_suppresses_duplicates_as_the_detector_does(
     on_gpu: dict[str, Detector], exact_products: None, family: str
 ) -> None:

@@ -103,9 +103,10 @@ def test_bundled_weights_start_a_run_at_any_rate_with_parameters_for_the_length_
     assert all(bool(end[name].any()) for name in own)
 
 
-def test_fine_tuning_says_that_parameters_start_at_zero(drives: Path, weights: Path) -> None:
-    found = fine_tuning(drives, weights, ["model.options.length_affine=true"], device="cpu")
-    assert "length of windows start at zero" in found.about[0]
+@pytest.mark.parametrize("option", ["length_affine", "image_history"])
+def test_fine_tuning_says_that_parameters_are_new(drives: Path, weights: Path, option: str) -> None:
+    found = fine_tuning(drives, weights, [f"model.options.{option}=true"], device="cpu")
+    assert "length of windows are new" in found.about[0]
     assert "length of windows" not in fine_tuning(drives, weights, device="cpu").about[0]
 
 

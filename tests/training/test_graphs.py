@@ -135,6 +135,7 @@ def trained_on(
     "name",
     [
         "fate-s-nano",
+        "fate-s-nano with a history of images",
         "s5-vit-nano",
         *(pytest.param(f"fate-e-tiny{more}", marks=pytest.mark.slow) for more in ("", " without memory")),
     ],
@@ -145,6 +146,8 @@ def test_graphs_change_nothing(drives: Path, device: str, name: str, precision: 
     model: dict[str, Any] = {"name": name.split(maxsplit=1)[0]}
     if "without" in name:
         model["options"] = {"remember": False}
+    if "history" in name:
+        model["options"] = {"image_history": True}
     if name.startswith("s5"):
         model["encoder_options"] = {}
     compare(*(trained_on(drives, device, record, model, precision) for record in (False, True)), precision)

@@ -45,7 +45,9 @@ RAW = "raw"
 def can_be_lean(detector: Detector) -> bool:
     """Whether ``LeanGraph`` supports a detector: S5 in all stages that have a memory, and YOLOX's head."""
     backbone = detector.backbone
-    if not isinstance(backbone, MaxViT) or not isinstance(detector.head, YOLOXHead) or detector.memory is not None:
+    if not isinstance(backbone, MaxViT) or not isinstance(detector.head, YOLOXHead):
+        return False
+    if detector.memory is not None or detector.history is not None:
         return False
     memories = [stage.memory for stage in backbone.stages if isinstance(stage, Stage)]
     return all(isinstance(memory, S5Block) and not memory.ssm.official_state for memory in memories)

@@ -131,9 +131,9 @@ class Choice(TorchFunctionMode):
 
 
 def state_names(state: State) -> list[str]:
-    """A name for each tensor of a detector's state: ``backbone.0``, or ``memory.2.hidden`` and ``memory.2.cell``."""
+    """A name for each tensor of a detector's state: ``backbone.0``, ``memory.2.hidden``, ``memory.2.cell``, ``history.0``."""
     names = []
-    for part, of_part in zip(("backbone", "memory"), state, strict=True):
+    for part, of_part in zip(("backbone", "memory", "history"), state, strict=False):
         for number, of_stage in enumerate(of_part or ()):
             if of_stage is not None:  # a stage may have no state
                 parts = [""] if isinstance(of_stage, Tensor) else [".hidden", ".cell"]

@@ -1,6 +1,7 @@
 """A detector: from the events of windows and a recurrent state to predictions and the next state.
 
     encoder    events of a window → pseudo-image                       (encoding/)
+    history    pseudo-image       → pseudo-image                       (only with ``image_history``)
     backbone   pseudo-image       → features at strides 8, 16, 32      (recurrent in RVT, S5-ViT and GET)
     neck       features           → fused features
     memory     fused features     → recurrent features                 (only in EvRT-DETR)
@@ -111,9 +112,11 @@ class Detector(nn.Module):
         classes: Sequence[str],
         memory: nn.Module | None = None,
         description: dict[str, Any] | None = None,
+        history: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.encoder, self.backbone, self.neck, self.head, self.memory = encoder, backbone, neck, head, memory
+        self.history = history
         self.frame, self.classes = frame, tuple(classes)
         self.image_channels = int(encoder.channels)  # type: ignore[arg-type]
         self.description = dict(description or {})
@@ -178,12 +181,15 @@ class Detector(nn.Module):
         self, images: Tensor, state: State = None, steps: int = 1, step_scale: float | Tensor = 1.0
     ) -> tuple[list[Tensor], State]:
         """Compute the head's input [N, C_i, H_i, W_i] at strides 8, 16 and 32, and the next state; see ``forward``."""
-        backbone_state, memory_state = (None, None) if state is None else state
+        backbone_state, memory_state, *rest = (None, None, None) if state is None else state
+        if self.history is not None:
+            images, history_state = self.history(images, rest[0], steps, step_scale)
+            rest = [history_state]
         features, backbone_state = self.backbone(self.frame.padded_image(images), backbone_state, steps, step_scale)
         features = self.neck(features)
         if self.memory is not None:
             features, memory_state = self.memory(features, memory_state, steps, step_scale)
-        return features, (backbone_state, memory_state)
+        return features, (backbone_state, memory_state, *(rest if self.history is not None else ()))
 
     def predictions(self, features: Sequence[Tensor], targets: Sequence[Targets | None] | None = None) -> Outputs:
         """Run the head on the features of N windows; if targets are given, on the labelled windows only."""
@@ -230,12 +236,17 @@ class Detector(nn.Module):
 
     def _check_state(self, state: State, streams: int) -> None:
         """Refuse a state of another model, another number of streams or another size of frame."""
-        recurrent = (bool(getattr(self.backbone, "remembers", False)), self.memory is not None)
-        fits = isinstance(state, tuple | list) and len(state) == 2
+        recurrent = [bool(getattr(self.backbone, "remembers", False)), self.memory is not None]
+        recurrent += [True] * (self.history is not None)
+        fits = isinstance(state, tuple | list) and len(state) == len(recurrent)
         if not fits or any((part is not None) != expected for part, expected in zip(state, recurrent, strict=True)):
             raise FateError("a state of another model was given; expected what this one returned, or None to begin")
-        # The backbone's state has strides 4 to 32, channels last; the memory's has strides 8 to 32, channels first.
-        for part, finest, rows_axis in zip(state, (4, 8), (1, 2), strict=True):
+        # The backbone's state has strides 4 to 32, channels last; the memory's has strides 8 to 32, channels first. The
+        # history has the size of the encoder's images, which are not padded.
+        for part in states.tensors(state[2:]):
+            if len(part) != streams:
+                raise FateError(f"a history of {len(part)} streams was given for {streams} windows a step")
+        for part, finest, rows_axis in zip(state[:2], (4, 8), (1, 2), strict=True):
             for stage, stage_state in enumerate(part or ()):
                 for tensor in states.tensors(stage_state):
                     height, width = (side * (finest << stage) for side in tensor.shape[rows_axis : rows_axis + 2])

@@ -34,6 +34,7 @@ from fate.models.detector import Detector, Frame, Stem, frame_of
 from fate.models.heads.rtdetr import RtDetrHead
 from fate.models.heads.yolox import YOLOXHead
 from fate.models.layers.conv import Activation
+from fate.models.layers.image_history import ImageHistory
 from fate.models.necks.hybrid_encoder import HybridEncoder
 from fate.models.necks.latent_memory import LatentMemory, Recurrence
 from fate.models.necks.pafpn import PAFPN
@@ -159,6 +160,7 @@ def build_model(
     encoder: str | None = None,
     encoder_options: Mapping[str, Any] | None = None,
     stem: Stem = "native",
+    image_history: bool = False,
     **options: Any,
 ) -> Detector:
     """Build a detector with random weights.
@@ -171,6 +173,7 @@ def build_model(
         encoder_options: arguments of the encoder that differ from the model's own. Pillar Encoding keeps 16 000 pillars
             of a window on sensors up to 304×240, and all of them on larger ones.
         stem: how the backbone takes an image that is coarser than the sensor, see ``detector.Stem``.
+        image_history: complete the images of windows shorter than 50 ms, see ``layers.image_history``.
         options: arguments of the model's family: ``official_state``, ``dims``, ``layers``, …
     """
     model = model_named(name)
@@ -188,10 +191,12 @@ def build_model(
     build, stride = FAMILIES[model.family]
     check_options(name, build, 3, options)
     chosen_options = {**model.options, **options}
-    if chosen_options.get("length_affine"):
+    history = ImageHistory(int(image.channels), bool(chosen_options.get("length_affine"))) if image_history else None
+    channels = int(image.channels) + bool(chosen_options.get("length_affine"))
+    if image_history or chosen_options.get("length_affine"):
         image = WindowLength(image)
     frame = frame_of(sensor, int(image.stride), stride, stem, float(getattr(image, "empty_value", 0.0)))
-    backbone, neck, head, memory = build(frame, int(image.channels), len(given), **chosen_options)
+    backbone, neck, head, memory = build(frame, channels, len(given), **chosen_options)
     description = {
         "name": name,
         "classes": list(given),
@@ -199,9 +204,9 @@ def build_model(
         "encoder": chosen,
         "encoder_options": settings,
         "stem": stem,
-        "options": dict(options),
+        "options": {**options, **({"image_history": True} if image_history else {})},
     }
-    return Detector(image, backbone, neck, head, frame, given, memory, description)
+    return Detector(image, backbone, neck, head, frame, given, memory, description, history)
 
 
 def has_s5(name: str, options: Mapping[str, Any]) -> bool:

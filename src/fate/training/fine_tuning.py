@@ -98,14 +98,15 @@ def fine_tuning(
     config = make_config(tree, overrides, f"{fspath(dataset)} with {fspath(model)}")
     shared = [each for each in opened.classes if plain(each) in {*map(plain, card["model"]["classes"])}]
     fresh = [each for each in opened.classes if each not in shared]
-    gains_length = bool(config.model.options.get("length_affine")) and not described["options"].get("length_affine")
+    of_length = ("length_affine", "image_history")
+    gains_length = any(config.model.options.get(name) and not described["options"].get(name) for name in of_length)
     optimiser = config.optimiser
     backbone = "backbone frozen" if optimiser.only == "head" else f"backbone × {optimiser.backbone_lr:g}"
     about: tuple[str, ...] = (
         f"starts from {Path(fspath(model)).stem}"
         + (f"; keeps the layers of the classes {list_names(shared)}" if shared else "")
         + (f"; new layers for the classes {list_names(fresh)}" if fresh else "")
-        + ("; parameters for the length of windows start at zero" if gains_length else ""),
+        + ("; parameters for the length of windows are new" if gains_length else ""),
         f"{plural(times, 'labelled time')} in {plural(len(opened.labelled), 'recording')} of {opened.sensor} pixels",
         f"{config.steps} steps of {config.batch_size} clips of {config.data.steps} windows;"
         f" learning rate {optimiser.lr:g}, {backbone}",

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from fate.boxes.labels import Labels
 from fate.data.class_maps import plain
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 #: GPU memory that tensors leave to libraries. Without it, attention of cuDNN fails with an error of its own when memory
 #: is full, instead of the one that says so.
 LIBRARIES_GB = 3.0
+#: Options of models that add parameters for the length of windows, and what the names of these parameters contain.
+OF_LENGTH = {"length_affine": ".length_affine.", "image_history": ".history."}
 AUGMENTATIONS = {
     "paper": (Augmentation.paper(), Augmentation.paper()),
     "rvt": (Augmentation.rvt_random(), Augmentation.rvt_stream()),
@@ -411,27 +414,34 @@ def _device(config: TrainConfig) -> str:
     return "cuda"
 
 
+def _has(weights: Mapping[str, Tensor], part: str) -> bool:
+    """Whether a weight belongs to a part, such as ``.history.``."""
+    return any(part in f".{name}" for name in weights)
+
+
 def transfer(given: Detector, detector: Detector) -> None:
     """Load the weights of a detector of other classes or of another sensor.
 
     Layers that belong to a class get the rows of classes with the same name; their other rows stay as they are.
-    If the detector depends on the length of windows (``length_affine``) and the given one does not, the parameters for
-    that stay zero, and the outputs are the same. The other way round is refused: outputs would change.
+    If the detector depends on the length of windows (``length_affine``, ``image_history``) and the given one does not,
+    the parameters for that stay as they begin, and the outputs for windows of 50 ms are the same. The other way round
+    is refused: outputs would change.
     """
-    if isinstance(given.encoder, WindowLength) and not isinstance(detector.encoder, WindowLength):
-        raise FateError(
-            "the weights depend on the length of windows and the detector does not; give"
-            " model.options={length_affine: true}"
-        )
     theirs, ours = given.state_dict(), detector.state_dict()
+    lost = [option for option, part in OF_LENGTH.items() if _has(theirs, part) and not _has(ours, part)]
+    if lost:
+        raise FateError(
+            f"the weights were trained with {' and '.join(lost)} and the detector is without; give model.options="
+            f"{{{', '.join(f'{option}: true' for option in lost)}}}"
+        )
     wider = rebuild({**given.description, "classes": [*given.classes, "one more"]}).state_dict()
     of_classes = {name for name, value in theirs.items() if wider[name].shape != value.shape}
     rows = {plain(name): row for row, name in enumerate(given.classes)}
     pairs = [(row, rows[plain(name)]) for row, name in enumerate(detector.classes) if plain(name) in rows]
-    fresh = set[str]()
     if isinstance(detector.encoder, WindowLength) and not isinstance(given.encoder, WindowLength):
         theirs = {f"encoder.{name}" if name.startswith("encoder.") else name: value for name, value in theirs.items()}
-        fresh = {name for name in ours if ".length_affine." in name}
+    gained = [part for part in OF_LENGTH.values() if not _has(theirs, part)]
+    fresh = {name for name in ours if any(part in f".{name}" for part in gained)}
     same = {name for name, value in ours.items() if name in theirs and theirs[name].shape == value.shape}
     misfits = sorted(ours.keys() - of_classes - fresh - same)
     if misfits:

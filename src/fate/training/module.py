@@ -237,7 +237,8 @@ class TrainingModule(LightningModule):
 
 def _before_neck(detector: Detector) -> tuple[torch.nn.Module, ...]:
     """The parts that see events first: what they know serves any class."""
-    return detector.encoder, detector.backbone
+    history = () if detector.history is None else (detector.history,)
+    return detector.encoder, *history, detector.backbone
 
 
 def _images(detector: Detector, inputs: EventBatch | Tensor) -> Tensor:
