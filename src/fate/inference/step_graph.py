@@ -131,7 +131,7 @@ class Choice(TorchFunctionMode):
 
 
 def state_names(state: State) -> list[str]:
-    """A name for each tensor of a detector's state: ``backbone.0``, ``memory.2.hidden``, ``memory.2.cell``, ``history.0``."""
+    """A name for each tensor of a detector's state, such as ``backbone.0``, ``memory.2.cell`` or ``history.0``."""
     names = []
     for part, of_part in zip(("backbone", "memory", "history"), state, strict=False):
         for number, of_stage in enumerate(of_part or ()):
