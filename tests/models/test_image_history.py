@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def layer_of(channels: int) -> ImageHistory:
     layer = ImageHistory(channels).double()
     with torch.no_grad():
         for weight in layer.parameters():
-            weight += 0.3 * torch.randn_like(weight)
+            weight.add_(torch.randn_like(weight), alpha=0.3)
     return layer
 
 
@@ -107,9 +108,11 @@ def test_gradients_are_those_of_the_formula() -> None:
 
     # empty cells stay empty: a step of finite differences would fill them
     occupied = (values != 0).any(dim=1, keepdim=True)
-    assert torch.autograd.gradcheck(
-        lambda x, *rest: completed(torch.where(occupied, x, 0.0), *rest), (values, *parameters)
-    )
+
+    def of_occupied(values: Tensor, *weights: Tensor) -> Tensor:
+        return completed(torch.where(occupied, values, 0.0), *weights)
+
+    assert torch.autograd.gradcheck(of_occupied, (values, *parameters))
 
 
 @detectors
@@ -172,7 +175,7 @@ def test_cells_fade_without_new_events_and_with_one_time_constant_values_stay_in
     for _ in range(60):
         completed, state = layer(empty, state, step_scale=0.1)
         shown.append(float(completed.abs().sum()))
-    assert all(later < earlier for earlier, later in zip(shown, shown[1:], strict=False))
+    assert all(later < earlier for earlier, later in pairwise(shown))
     assert shown[-1] < 1e-2 * shown[0]
 
 
