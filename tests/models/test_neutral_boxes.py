@@ -11,8 +11,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 
 from fate.errors import FateError
 from fate.models.boxes import cxcywh_from_xyxy, lie_in_neutral, xyxy_from_cxcywh
-from fate.models.heads.matching import match
-from fate.models.heads.rtdetr import detr_loss, set_losses
+from fate.models.heads.matching import Matches, match
+from fate.models.heads.rtdetr import Predictions, detr_loss, set_losses
 from fate.models.heads.yolox import Anchors, PaddedTargets, YOLOXHead, assign
 from fate.models.outputs import FlatTargets, Outputs, Targets
 from tests.models.test_rtdetr_loss import FRAME, NAMES, SIDES, outputs_of, predictions, targets_of
@@ -128,6 +128,11 @@ def test_no_value_of_the_device_is_looked_at(monkeypatch: pytest.MonkeyPatch) ->
     anchors = Anchors(*(part.to("meta") for part in outputs.training))
     terms = YOLOXHead.loss(shapes._replace(training=anchors), with_neutral(targets))
     assert torch.stack(list(terms.values())).sum().is_meta
+    given, flat = predictions(2, 2), targets_of(2, 1)
+    neutral = torch.tensor([[[0.5, 0.5, 1.0, 1.0]]]).expand(2, 1, 4)
+    matches = Matches(*(part.to("meta") for part in match(*given, flat)))
+    shapes_of_targets = FlatTargets(*(part.to("meta") for part in flat[:5]), flat.counts, neutral.to("meta"))
+    assert set_losses(Predictions(*(part.to("meta") for part in given)), matches, shapes_of_targets).is_meta
 
 
 @pytest.mark.parametrize("box", [[5.0, 0.0, 4.0, 9.0], [0.0, 0.0, float("nan"), 9.0], [0.0, 0.0, float("inf"), 9.0]])

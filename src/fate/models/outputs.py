@@ -82,8 +82,7 @@ class FlatTargets(NamedTuple):
         """
         counts = tuple(target.boxes.shape[0] for target in targets)  # len() takes three times as long
         neutral = _padded_neutral(targets)
-        window = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))  # torch would start all its threads
-        index = torch.arange(len(window)) - torch.tensor([0, *accumulate(counts)][:-1], dtype=torch.int64)[window]
+        window, index = _places(counts)
         boxes, class_ids, weights = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0)
         if targets:
             columns = tuple(zip(*targets, strict=True))[:3]
@@ -119,15 +118,27 @@ class FlatTargets(NamedTuple):
 
 def _padded_neutral(targets: Sequence[Targets]) -> Tensor | None:
     """[N, U, 4] neutral boxes of N windows on the CPU, padded with zeros; None if no window has any."""
-    most = max((target.neutral.shape[0] for target in targets), default=0)
-    if most == 0:
+    counts = tuple(target.neutral.shape[0] for target in targets)
+    if not any(counts):
         return None
-    table = torch.zeros(len(targets), most, 4)
-    for row, target in zip(table, targets, strict=True):
-        row[: target.neutral.shape[0]] = target.neutral
-    if not bool(((table[..., 2:] >= table[..., :2]) & table.isfinite().view(*table.shape[:2], 2, 2).all(2)).all()):
-        raise FateError("a neutral box is not finite x1, y1, x2, y2 with x2 ≥ x1 and y2 ≥ y1; correct the labels")
+    boxes = torch.cat([target.neutral for target in targets]).cpu()
+    sound = (boxes[:, 2:] >= boxes[:, :2]).all(dim=1) & boxes.isfinite().all(dim=1)
+    window, index = _places(counts)
+    if not bool(sound.all()):
+        bad = int(sound.int().argmin())
+        raise FateError(
+            f"neutral box {int(index[bad])} of labelled window {int(window[bad])} is {boxes[bad].tolist()}; expected"
+            " finite x1, y1, x2, y2 with x2 ≥ x1 and y2 ≥ y1"
+        )
+    table = torch.zeros(len(counts), max(counts), 4)
+    table[window, index] = boxes
     return table
+
+
+def _places(counts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Window [M] and index in its window [M], int64, of the M boxes of windows with ``counts`` boxes."""
+    window = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))  # torch would start all its threads
+    return window, torch.arange(len(window)) - torch.tensor([0, *accumulate(counts)][:-1], dtype=torch.int64)[window]
 
 
 def check_class_ids(class_ids: Tensor, classes: int, names: Sequence[str] = ()) -> None:
