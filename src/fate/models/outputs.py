@@ -82,7 +82,7 @@ class FlatTargets(NamedTuple):
         """
         counts = tuple(target.boxes.shape[0] for target in targets)  # len() takes three times as long
         neutral = _padded_neutral(targets)
-        window, index = _places(counts)
+        window, index = _window_and_index(counts)
         boxes, class_ids, weights = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0)
         if targets:
             columns = tuple(zip(*targets, strict=True))[:3]
@@ -123,7 +123,7 @@ def _padded_neutral(targets: Sequence[Targets]) -> Tensor | None:
         return None
     boxes = torch.cat([target.neutral for target in targets]).cpu()
     sound = (boxes[:, 2:] >= boxes[:, :2]).all(dim=1) & boxes.isfinite().all(dim=1)
-    window, index = _places(counts)
+    window, index = _window_and_index(counts)
     if not bool(sound.all()):
         bad = int(sound.int().argmin())
         raise FateError(
@@ -135,7 +135,7 @@ def _padded_neutral(targets: Sequence[Targets]) -> Tensor | None:
     return table
 
 
-def _places(counts: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _window_and_index(counts: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Window [M] and index in its window [M], int64, of the M boxes of windows with ``counts`` boxes."""
     window = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))  # torch would start all its threads
     return window, torch.arange(len(window)) - torch.tensor([0, *accumulate(counts)][:-1], dtype=torch.int64)[window]
