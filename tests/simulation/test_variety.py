@@ -246,7 +246,8 @@ def test_only_what_a_person_calls_a_car_is_a_car() -> None:
     for one in built:
         assert not large & {body.name for body in one.objects}
         for actor in one.actors:
-            assert (actor.owner >= 0) == (actor.body.kind != "scenery")
+            assert (actor.owner >= 0) == (actor.body.kind not in ("scenery", "neutral"))
+            assert actor.body.name not in large or actor.body.kind == "neutral"
             assert actor.owner < 0 or one.objects[actor.owner].kind == actor.body.kind
 
 

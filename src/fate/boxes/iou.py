@@ -18,11 +18,16 @@ Floats = NDArray[np.float64]
 
 def iou(left: Floats, right: Floats) -> Floats:
     """IoU of boxes [..., 4] (x, y, width, height) with boxes of the same or a broadcast shape; 0 without any area."""
-    corner = np.maximum(left[..., :2], right[..., :2])
-    size = np.minimum(left[..., :2] + left[..., 2:], right[..., :2] + right[..., 2:]) - corner
-    shared = np.where((size > 0).all(axis=-1), size[..., 0] * size[..., 1], 0.0)
+    shared = intersection(left, right)
     union = left[..., 2] * left[..., 3] + right[..., 2] * right[..., 3] - shared
     return np.asarray(np.divide(shared, union, out=np.zeros_like(shared), where=union > 0))
+
+
+def intersection(left: Floats, right: Floats) -> Floats:
+    """Common area of boxes [..., 4] (x, y, width, height) with boxes of the same or a broadcast shape."""
+    corner = np.maximum(left[..., :2], right[..., :2])
+    size = np.minimum(left[..., :2] + left[..., 2:], right[..., :2] + right[..., 2:]) - corner
+    return np.where((size > 0).all(axis=-1), size[..., 0] * size[..., 1], 0.0)
 
 
 def xywh_of(xyxy: NDArray[np.floating]) -> Floats:

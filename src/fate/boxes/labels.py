@@ -3,6 +3,11 @@
 Time is whole microseconds. A box is xyxy in pixels of the original sensor: x to the right, y down,
 origin at the top left. *Not labelled* and *labelled, empty* are different: a time in ``labelled_us``
 without rows is known to have no objects; about a time outside ``labelled_us`` nothing is known.
+
+Boxes of the class ``neutral`` (:data:`NEUTRAL`) hold what is neither an object of the other classes nor background,
+such as a lorry where cars are looked for. Datasets and detectors never list this class. A predicted box that belongs to
+no object, and of whose area a share of :data:`NEUTRAL_SHARE` or more lies in a neutral box, is neither right nor wrong:
+the losses leave out its score, and evaluation leaves out the prediction.
 """
 
 from __future__ import annotations
@@ -18,6 +23,12 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from fate.errors import FateError
 from fate.events.events import Sensor
+
+#: Name of the class of neutral boxes, in label files and in tables.
+NEUTRAL = "neutral"
+#: Least share of its area in a neutral box that makes a predicted box neither right nor wrong; COCO's rule for regions
+#: to be ignored.
+NEUTRAL_SHARE = 0.5
 
 
 class LabelSource(IntEnum):
@@ -190,6 +201,22 @@ class Labels:
         boxes = np.stack([self.x1, self.y1, self.x2, self.y2], axis=1)
         boxes.flags.writeable = False
         return boxes
+
+    @property
+    def is_neutral(self) -> NDArray[np.bool_]:
+        """(N,) whether a row is neutral: of the class named ``neutral``."""
+        if self.classes is None or NEUTRAL not in self.classes:
+            return np.zeros(len(self), np.bool_)
+        return np.asarray(self.class_id == self.classes.index(NEUTRAL))
+
+    @property
+    def objects(self) -> Labels:
+        """The rows that are not neutral, without that class if it is the last; every labelled time is kept."""
+        if self.classes is None or NEUTRAL not in self.classes:
+            return self
+        names = self.classes[:-1] if self.classes[-1] == NEUTRAL else self.classes
+        kept = ~self.is_neutral
+        return _restore({name: getattr(self, name)[kept] for name in COLUMNS}, self.labelled_us, names, self.sensor)
 
     def is_labelled(self, t_us: SupportsIndex) -> bool:
         """Whether exactly this time is labelled, with or without boxes."""

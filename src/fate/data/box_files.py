@@ -94,7 +94,8 @@ def load_boxes(raw: Labels, name: str, class_map: ClassMap, full: Sensor, downsc
     others = (column[keep] for column in (class_ids, raw.track_id, raw.score, raw.source))
     labelled_us, small = np.unique(clock.convert(raw.labelled_us)), small_sensor(full, downscale)
     columns = (clock.convert(raw.t_us[keep]), *scaled.T, *others)
-    labels = Labels(*columns, labelled_us=labelled_us, classes=class_map.names, sensor=(small.height, small.width))
+    classes, sensor = class_map.label_classes(raw), (small.height, small.width)
+    labels = Labels(*columns, labelled_us=labelled_us, classes=classes, sensor=sensor)
     beyond &= class_ids >= 0
     return Boxes(labels, int(np.count_nonzero(beyond)), int(np.count_nonzero(beyond & outside)), unknown, renamed)
 

@@ -6,6 +6,9 @@
 
 The index of a name is the class id that models see. Label files with class names are mapped by name; the public box
 files have none and are mapped by id.
+
+A class named ``neutral`` is no class of the dataset (see :mod:`fate.boxes.labels`): its boxes get the id behind the
+last class. ``{"car": 2, "neutral": (3, 4)}`` makes boxes of the ids 3 and 4 neutral.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.boxes.labels import Labels
+from fate.boxes.labels import NEUTRAL, Labels
 from fate.errors import FateError
 from fate.events.events import GEN1_SENSOR, MPX_SENSOR, Sensor
 from fate.json_files import whole_number
@@ -62,20 +65,26 @@ class ClassMap:
     ids: tuple[tuple[int, ...], ...]  #: for each name the ids in label files
     unused: Mapping[int, str] = field(default_factory=dict)  #: known ids that are left out on purpose
     by_id: bool = False  #: ids were given: they count, and names in a label file may differ; other ids are left out
+    neutral: tuple[int, ...] = ()  #: ids in label files of neutral boxes
+
+    def label_classes(self, labels: Labels) -> tuple[str, ...]:
+        """Names of the ids that :meth:`ids_of` gives: the dataset's, and ``neutral`` if there may be such boxes."""
+        in_file = not self.by_id and any(plain(name) == NEUTRAL for name in labels.classes or ())
+        return (*self.names, NEUTRAL) if self.neutral or in_file else self.names
 
     def ids_of(self, labels: Labels) -> tuple[NDArray[np.int32], dict[str, int]]:
         """The class of each of N boxes in the dataset, [N], and the number of boxes of each unknown class.
 
-        Boxes of other classes, which are dropped, get -1.
+        Neutral boxes get the id behind the last class. Boxes of other classes, which are dropped, get -1.
         """
         names = {} if labels.classes is None or self.by_id else dict(enumerate(labels.classes))
         if names:
-            ours = {plain(name): index for index, name in enumerate(self.names)}
+            ours = {plain(name): index for index, name in enumerate((*self.names, NEUTRAL))}
             left_out = {plain(name) for name in self.unused.values()}
             table = {number: ours[plain(name)] for number, name in names.items() if plain(name) in ours}
             unused = {number for number, name in names.items() if plain(name) in left_out}
         else:
-            table = {number: index for index, numbers in enumerate(self.ids) for number in numbers}
+            table = {number: index for index, numbers in enumerate((*self.ids, self.neutral)) for number in numbers}
             unused = set(self.unused)
         present, counts = np.unique(labels.class_id, return_counts=True)
         unknown = {
@@ -114,12 +123,14 @@ class ClassMap:
         """Keep some classes, found by their names; the order of ``requested`` gives the new class ids.
 
         Args:
-            requested: names among those of this map; case, hyphens and underscores do not matter.
+            requested: names among those of this map; case, hyphens and underscores do not matter. Neutral boxes
+                stay neutral, whether that name is among them or not.
             where: the file or folder of the dataset, to begin an error with.
             whose: what an error calls the owner of the names, such as ``"gen1"``.
         """
         indices = {plain(name): index for index, name in enumerate(self.names)}
-        for name in checked_names(requested):
+        requested = [name for name in checked_names(requested) if plain(name) != NEUTRAL]
+        for name in requested:
             if plain(name) not in indices:
                 near = nearest_name(plain(name), indices)
                 hint = f"did you mean {self.names[indices[near]]!r}?" if near else "give names of this list"
@@ -134,6 +145,8 @@ class ClassMap:
             if name not in kept
             for number in numbers
         }
+        if self.neutral:
+            kept[NEUTRAL] = self.neutral
         return _checked(kept, {**self.unused, **left_out}, self.by_id)
 
 
@@ -187,7 +200,9 @@ def _checked(ids: dict[str, tuple[int, ...]], unused: Mapping[int, str], by_id: 
             owner[number] = name
     if len({plain(name) for name in names}) < len(names):
         raise FateError(f"classes {', '.join(names)} were given; two of them differ only in spelling; rename one")
-    return ClassMap(names, tuple(ids.values()), dict(unused), by_id)
+    neutral = tuple(number for name, numbers in ids.items() if plain(name) == NEUTRAL for number in numbers)
+    ids = {name: numbers for name, numbers in ids.items() if plain(name) != NEUTRAL}
+    return ClassMap(tuple(ids), tuple(ids.values()), dict(unused), by_id, neutral)
 
 
 def checked_names(classes: object) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ class EventDataset(TorchDataset[tuple[Events, Labels]]):
         labels = self._reader.labels(number, CANONICAL_HZ)
         if labels is None:
             raise FateError(f"{self._reader.recordings[number].name}: has no labels any more; open the dataset again")
-        return self._reader.reader(number).read(time - self.window_us, time), labels.at(time)
+        return self._reader.reader(number).read(time - self.window_us, time), labels.objects.at(time)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_reader": replace(self._reader)}  # without open files

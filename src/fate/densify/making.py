@@ -215,9 +215,9 @@ def with_classes(dataset: Dataset, classes: Sequence[str]) -> Dataset:
 
 
 def truth_of(recording: LabelledRecording, dataset: Dataset) -> Labels:
-    """The sparse labels of a recording; an empty table if it has none."""
+    """The sparse labels of a recording, without neutral boxes; an empty table if it has none."""
     if recording.labelled:
-        return recording.labels
+        return recording.labels.objects
     return Labels.empty(classes=dataset.classes, sensor=(dataset.sensor.height, dataset.sensor.width))
 
 

@@ -346,8 +346,8 @@ def _dense(recording: LabelledRecording) -> DenseTruth:
     """Dense ground truth in the classes of the dataset and in the pixels of the model input."""
     whole = read_dense_truth(recording.truth_file or "")
     class_ids, _ = recording.class_map.ids_of(whole.labels)
-    keep = class_ids >= 0
-    labels = replace(whole.labels.select(keep), class_id=class_ids[keep], classes=recording.class_map.names)
+    keep, classes = class_ids >= 0, recording.class_map.label_classes(whole.labels)
+    labels = replace(whole.labels.select(keep), class_id=class_ids[keep], classes=classes)
     if recording.downscale > 1:
         small = labels.with_boxes(labels.boxes / recording.downscale)
         labels = replace(small, sensor=(recording.sensor.height, recording.sensor.width))

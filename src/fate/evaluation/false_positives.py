@@ -24,13 +24,12 @@ from numpy.typing import NDArray
 
 from fate.boxes.iou import assign_to_truth, is_duplicate
 from fate.evaluation.calibration import Matches
-from fate.evaluation.labelled_frames import BoxTable, Frames
+from fate.evaluation.labelled_frames import MIN_OVERLAP, BoxTable, Frames
 from fate.evaluation.protocols import Protocol
 from fate.models.nms import MAX_OVERLAP
 
 #: Nothing is known between labels further apart than this; public labels come at least once a second.
 REST_GAP_US = 1_000_000
-MIN_OVERLAP = 0.5
 
 #: Boxes in frames, of ``FRAME_ROW``.
 Rows: TypeAlias = "np.recarray[Any, Any]"

@@ -6,6 +6,10 @@ protocol may instead keep labelled frames without ground truth, and take only th
 at a known rate, only labelled times at which a window ends are frames (:func:`times_at_window_ends`). As in the
 toolbox, rows of classes that are not evaluated make a frame and nothing else.
 
+Predictions on neutral boxes (:mod:`fate.boxes.labels`) are in no frame: those that match no ground truth of their class
+with an IoU of 0.5 or more, in order of falling score, and of which at least half lies in a neutral box. So no metric
+counts them, neither as right nor as wrong.
+
 Metrics are decided at thresholds, so rounding to float32 must not change sizes: a width of 32 pixels from two rounded
 corners may be 31.99999 and fall into another size class. A :class:`BoxTable` therefore has x, y, width and height in
 float64. Prophesee's arrays hold widths and are taken as they are, which gives all digits of the toolbox; a size from
@@ -22,8 +26,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.boxes.iou import expand_ranges, find_rows
-from fate.boxes.labels import Labels
+from fate.boxes.iou import assign_to_truth, expand_ranges, find_rows, intersection, pairs_of_groups
+from fate.boxes.labels import NEUTRAL_SHARE, Labels
 from fate.boxes.prophesee import time_and_score_fields
 from fate.data.class_maps import class_map, plain
 from fate.errors import FateError, list_names
@@ -40,6 +44,9 @@ REASONS = {
     "unknown class": "of a class that is not evaluated",
 }
 
+#: Smallest IoU of a prediction with the object that it matches.
+MIN_OVERLAP = 0.5
+
 _PARTS = 8  # sizes are rounded to eighths of a pixel: limits are whole numbers, and resolutions may be halved twice
 
 
@@ -54,6 +61,7 @@ class BoxTable:
     score: NDArray[np.float64]  #: [N]
     times_us: NDArray[np.int64]  #: [L] sorted, distinct; holds every time of a row
     has_empty_times: bool  #: whether ``times_us`` lists times without a box; structured arrays cannot
+    is_neutral: NDArray[np.bool_]  #: [N] whether a box of ground truth is neutral; its class is -1
 
     def __len__(self) -> int:
         return len(self.t_us)
@@ -83,8 +91,13 @@ class BoxTable:
         """The rows later than ``after_us`` that are dropped for their size alone."""
         return self._select((self.t_us > after_us) & ~self.is_large_enough(protocol))
 
+    def select_neutral(self, after_us: int) -> BoxTable:
+        """The neutral boxes later than ``after_us``, of any size."""
+        return self._select((self.t_us > after_us) & self.is_neutral)
+
     def _select(self, rows: NDArray[np.bool_]) -> BoxTable:
-        columns = {name: getattr(self, name)[rows] for name in ("t_us", "xywh", "area", "class_id", "score")}
+        names = ("t_us", "xywh", "area", "class_id", "score", "is_neutral")
+        columns = {name: getattr(self, name)[rows] for name in names}
         return replace(self, **columns)
 
 
@@ -107,6 +120,7 @@ def _from_labels(labels: Labels, classes: Sequence[str], whose: str) -> BoxTable
             " rename them"
         )
     class_ids, _ = class_map(classes).ids_of(labels)
+    is_neutral = class_ids == len(classes)
     corners = labels.boxes
     left_top, right_bottom = corners[:, :2].astype(np.float64), corners[:, 2:].astype(np.float64)
     size = right_bottom - left_top
@@ -117,10 +131,11 @@ def _from_labels(labels: Labels, classes: Sequence[str], whose: str) -> BoxTable
         labels.t_us,
         np.concatenate([left_top, size], axis=1),
         size[:, 0] * size[:, 1],
-        class_ids.astype(np.int64),
+        np.where(is_neutral, -1, class_ids).astype(np.int64),
         labels.score.astype(np.float64),
         labels.labelled_us,
         has_empty_times=True,
+        is_neutral=is_neutral,
     )
 
 
@@ -151,6 +166,7 @@ def _from_array(array: NDArray[Any], num_classes: int, whose: str) -> BoxTable:
         scores,
         np.unique(sorted_us),
         has_empty_times=False,
+        is_neutral=np.zeros(len(rows), np.bool_),
     )
 
 
@@ -186,6 +202,7 @@ class Frames:
         self.num_unanswered = 0  #: frames without any time of predictions
         self._truth: list[NDArray[np.void]] = []
         self._small: list[NDArray[np.void]] = []
+        self._neutral: list[NDArray[np.void]] = []
         self._predictions: list[NDArray[np.void]] = []
         self._steps: list[NDArray[np.int64]] = []
         self._spans_meet = False  # whether predictions and labels of some recording share a span of time
@@ -204,8 +221,20 @@ class Frames:
 
     @cached_property
     def predictions(self) -> np.recarray[Any, Any]:
-        """Predictions of all frames, [N] of ``FRAME_ROW``; read them after the last recording was added."""
-        return np.concatenate([np.zeros(0, FRAME_ROW), *self._predictions]).view(np.recarray)
+        """Predictions of all frames but those on neutral boxes, [N] of ``FRAME_ROW``.
+
+        Read them after the last recording was added.
+        """
+        found = np.concatenate([np.zeros(0, FRAME_ROW), *self._predictions]).view(np.recarray)
+        neutral = np.concatenate([np.zeros(0, FRAME_ROW), *self._neutral]).view(np.recarray)
+        if not len(neutral):
+            return found
+        return found[~_lie_in_neutral(found, neutral, self.truth)].view(np.recarray)
+
+    @property
+    def num_neutral(self) -> int:
+        """Predictions on neutral boxes, which are left out."""
+        return sum(map(len, self._predictions)) - len(self.predictions)
 
     @property
     def step_us(self) -> float | None:
@@ -249,6 +278,9 @@ class Frames:
         self._truth.append(self._rows(kept_truth, *find_rows(kept_truth.t_us, times, times)))
         small = truth.select_too_small(protocol, after_us)
         self._small.append(self._rows(small, *find_rows(small.t_us, times, times)))
+        neutral = truth.select_neutral(after_us)
+        neutral = replace(neutral, class_id=np.zeros(len(neutral), np.int64))  # as if known: their class has no meaning
+        self._neutral.append(self._rows(neutral, *find_rows(neutral.t_us, times, times)))
         self._predictions.append(self._rows(kept, *self._prediction_rows(seen_us, times, kept)))
         counts.frames += len(times)
 
@@ -296,6 +328,20 @@ class Frames:
                 f" {min(self._distances) / 1000:g} ms away; make predictions at the times of the labels, or allow more"
                 " with label_tolerance_us=5000"
             )
+
+
+def _lie_in_neutral(
+    found: np.recarray[Any, Any], neutral: np.recarray[Any, Any], truth: np.recarray[Any, Any]
+) -> NDArray[np.bool_]:
+    """[N] whether each prediction matches no ground truth and lies in a neutral box of its frame, by half or more."""
+    inside = np.zeros(len(found), np.bool_)
+    left, right = pairs_of_groups(found.frame, neutral.frame)
+    share = intersection(found.xywh[left], neutral.xywh[right]) / np.maximum(found.area[left], np.finfo(float).tiny)
+    inside[left[share >= NEUTRAL_SHARE]] = True
+    classes = 1 + max(int(rows.class_id.max(initial=0)) for rows in (found, truth))
+    groups = [rows.frame * classes + rows.class_id for rows in (truth, found)]
+    matched = assign_to_truth(groups[0], truth.xywh, groups[1], found.xywh, found.score, MIN_OVERLAP) >= 0
+    return inside & ~matched
 
 
 def times_at_window_ends(

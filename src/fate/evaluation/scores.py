@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.boxes.labels import Labels
+from fate.boxes.labels import NEUTRAL, Labels
+from fate.data.class_maps import plain
 from fate.errors import FateError, list_names
 from fate.evaluation.average_precision import AveragePrecision, average_precision
 from fate.evaluation.calibration import Matches
@@ -193,12 +194,13 @@ def evaluate_boxes(
 
 def _class_names(classes: Sequence[str] | None, protocol: Protocol, truth: Mapping[str, BoxesLike]) -> tuple[str, ...]:
     if classes is not None:
-        return Labels.empty(classes=classes).classes or ()  # with the checks of names that labels have
+        checked = Labels.empty(classes=classes).classes or ()  # with the checks of names that labels have
+        return tuple(name for name in checked if plain(name) != NEUTRAL)
     named = next((labels.classes for labels in truth.values() if isinstance(labels, Labels) and labels.classes), None)
     names = named or protocol.classes
     if not names:
         raise FateError("no class names are known from the truth or the protocol; give classes, such as ('car',)")
-    return tuple(names)
+    return tuple(name for name in names if plain(name) != NEUTRAL)
 
 
 def _check_names(
@@ -240,6 +242,9 @@ def _notes(
         notes.append(
             f"{frames.num_unanswered} of {frames.counts.frames} frames have no prediction near them: nothing found"
         )
+    if frames.num_neutral:
+        on_neutral = plural(frames.num_neutral, "prediction")
+        notes.append(f"{on_neutral} on neutral boxes of the ground truth left out: neither right nor wrong")
     for meaning, names in missing.items():
         if names:
             notes.append(f"{plural(len(names), 'recording')} {meaning}: {list_names(names, 3)}")

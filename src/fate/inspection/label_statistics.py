@@ -99,7 +99,7 @@ def label_statistics(
     frames: int = 200,
     progress: Progress | None = None,
 ) -> LabelStatistics:
-    """Measure and check the boxes of a recording.
+    """Measure and check the boxes of a recording that are not neutral.
 
     Args:
         recording: open, with at least one event.
@@ -108,6 +108,7 @@ def label_statistics(
         frames: number of labelled times, evenly spread, at which boxes are compared with events.
         progress: called with the share that is done.
     """
+    labels, truth = labels.objects, None if truth is None else truth.objects
     dense = labels if truth is None else truth
     apart, moving = 1, MOVING_PX_S
     if truth is not None:  # as many steps between labelled times as fit into TRUTH_SPEED_US

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fate.boxes.labels import Labels
+from fate.boxes.labels import NEUTRAL, Labels
 from fate.data.box_files import Clock, read_box_file
 from fate.data.class_maps import PUBLIC, ClassMap, class_map, public_kind
 from fate.data.labelled_recording import read_head
@@ -71,11 +71,12 @@ class Subject:
 def _rename_classes(labels: Labels, mapped: ClassMap) -> Labels:
     """Class ids and names of the dataset, followed by classes that only the file has."""
     class_ids, _ = mapped.ids_of(labels)
+    known = mapped.label_classes(labels)
     foreign, index = np.unique(labels.class_id[class_ids < 0], return_inverse=True)
-    class_ids[class_ids < 0] = len(mapped.names) + index
+    class_ids[class_ids < 0] = len(known) + index
     names = [f"id {number}" if labels.classes is None else labels.classes[number] for number in foreign.tolist()]
     shown = [f"{name} (not of this dataset)" if name in mapped.names else name for name in names]
-    return replace(labels, class_id=class_ids, classes=(*mapped.names, *shown))
+    return replace(labels, class_id=class_ids, classes=(*known, *shown))
 
 
 def find_subjects(
@@ -173,8 +174,8 @@ def report_on(subject: Subject, *, windows: int, progress: Progress) -> Recordin
         if not classes and kind and boxes.class_id.max(initial=-1) < len(PUBLIC[kind].ids):
             classes = tuple(PUBLIC[kind].ids)
         if subject.class_map is not None and boxes.classes is not None:  # training would not see the other classes
-            known = len(subject.class_map.names)
-            others = Counter(boxes.classes[number] for number in boxes.class_id.tolist() if number >= known)
+            known = (*subject.class_map.names, NEUTRAL)
+            others = Counter(name for name in map(boxes.classes.__getitem__, boxes.class_id) if name not in known)
             listed = ", ".join(f"{name} ({count})" for name, count in others.items())
             if others:
                 notes.append(f"{subject.entry.name}: boxes of classes that the dataset does not name: {listed}")

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fate.boxes.labels import NEUTRAL_SHARE
+
 #: Avoids 0 / 0: two boxes without area have an IoU of 0.
 SMALLEST_AREA = 1e-16
 
@@ -66,6 +68,20 @@ def pairwise_iou(first: Tensor, second: Tensor) -> Tensor:
 def pairwise_giou(first: Tensor, second: Tensor) -> Tensor:
     """Generalised IoU of each box with each other: [..., M, 4] and [..., Q, 4] xyxy → [..., M, Q]."""
     return giou(first[..., :, None, :], second[..., None, :, :])
+
+
+def lie_in_neutral(boxes: Tensor, neutral: Tensor) -> Tensor:
+    """Whether each box has the share ``NEUTRAL_SHARE`` of its area, or more, in one neutral box.
+
+    Boxes [..., Q, 4] and neutral boxes [..., U, 4] xyxy → [..., Q] bool. A box without area lies in none, and no box
+    lies in a neutral box without area.
+    """
+    x1, y1, x2, y2 = boxes[..., :, None, :].unbind(-1)
+    left, top, right, bottom = neutral[..., None, :, :].unbind(-1)
+    width = (torch.minimum(x2, right) - torch.maximum(x1, left)).clamp(min=0)
+    height = (torch.minimum(y2, bottom) - torch.maximum(y1, top)).clamp(min=0)
+    common = (width * height).amax(dim=-1)
+    return (common > 0) & (common >= NEUTRAL_SHARE * areas(boxes))
 
 
 def intersection_and_union(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:

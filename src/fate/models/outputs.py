@@ -32,15 +32,19 @@ class Outputs(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """The M ground-truth or generated boxes of one window; M may be 0."""
+    """The M ground-truth or generated boxes of one window, and its U neutral boxes; M and U may be 0."""
 
     boxes: Tensor  #: [M, 4] xyxy, pixels
     class_ids: Tensor  #: [M] int64
     weights: Tensor  #: [M] w_v: 1 for ground truth, less for generated labels
+    neutral: Tensor  #: [U, 4] xyxy, pixels: predictions inside these boxes are not background
 
     @staticmethod
-    def of(boxes: Tensor, class_ids: Tensor, weights: Tensor | None = None) -> Targets:
-        """Build targets on the CPU, where the loss checks all windows at once; weights are 1 by default."""
+    def of(boxes: Tensor, class_ids: Tensor, weights: Tensor | None = None, neutral: Tensor | None = None) -> Targets:
+        """Build targets on the CPU, where the loss checks all windows at once.
+
+        By default, weights are 1 and there are no neutral boxes.
+        """
         boxes = boxes.reshape(-1, 4).float()
         weights = torch.ones(len(boxes), device=boxes.device) if weights is None else weights.float()
         if not len(boxes) == len(class_ids) == len(weights):
@@ -48,7 +52,8 @@ class Targets(NamedTuple):
                 f"{len(boxes)} boxes, {len(class_ids)} class ids and {len(weights)} weights were given;"
                 " expected as many of each"
             )
-        return Targets(boxes, class_ids.long(), weights)
+        neutral = boxes.new_zeros(0, 4) if neutral is None else neutral.reshape(-1, 4).float()
+        return Targets(boxes, class_ids.long(), weights, neutral)
 
 
 class FlatTargets(NamedTuple):
@@ -60,6 +65,8 @@ class FlatTargets(NamedTuple):
     window: Tensor  #: [M] int64
     box_index: Tensor  #: [M] int64 index among the boxes of the window
     counts: tuple[int, ...]  #: number of boxes of each window
+    #: [N, U, 4] neutral boxes of each window, like ``boxes``, padded with boxes without area; None if there are none
+    neutral: Tensor | None = None
 
     @staticmethod
     def of(
@@ -74,11 +81,12 @@ class FlatTargets(NamedTuple):
             device: where the result is needed.
         """
         counts = tuple(target.boxes.shape[0] for target in targets)  # len() takes three times as long
-        window = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))  # torch would start all its threads
-        index = torch.arange(len(window)) - torch.tensor([0, *accumulate(counts)][:-1], dtype=torch.int64)[window]
+        neutral = _padded_neutral(targets)
+        window, index = _window_and_index(counts)
         boxes, class_ids, weights = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0)
         if targets:
-            boxes, class_ids, weights = (torch.cat(parts).cpu() for parts in zip(*targets, strict=True))
+            columns = tuple(zip(*targets, strict=True))[:3]
+            boxes, class_ids, weights = (torch.cat(parts).cpu() for parts in columns)
         check_class_ids(class_ids, classes)
         boxes, weights = boxes.float(), weights.float()
         ordered = (boxes[:, 2:] >= boxes[:, :2]).all(dim=1)
@@ -91,19 +99,46 @@ class FlatTargets(NamedTuple):
                 " weight of 0 or more"
             )
         if frame is not None:
-            rows, columns = frame
-            boxes = cxcywh_from_xyxy(boxes / torch.tensor([columns, rows, columns, rows]))
+            size = torch.tensor([frame[1], frame[0], frame[1], frame[0]])
+            boxes = cxcywh_from_xyxy(boxes / size)
+            neutral = None if neutral is None else cxcywh_from_xyxy(neutral / size)
         # All columns in one table, moved by one copy; float32 represents small integers exactly.
         others = torch.stack([weights, class_ids.float(), window.float(), index.float()], dim=1)
         table = to_device(torch.cat([boxes, others], dim=1), device)
         class_ids, window, index = table[:, 5:].long().unbind(1)
-        return FlatTargets(table[:, :4], class_ids, table[:, 4], window, index, counts)
+        neutral = None if neutral is None else to_device(neutral, device)
+        return FlatTargets(table[:, :4], class_ids, table[:, 4], window, index, counts, neutral)
 
     def padded(self, column: Tensor, filling: int = 0, least: int = 0) -> Tensor:
         """[M, ...] to [N, most boxes of a window, at least ``least``, ...], padded with ``filling``."""
         table = column.new_full((len(self.counts), max((least, *self.counts)), *column.shape[1:]), filling)
         table[self.window, self.box_index] = column
         return table
+
+
+def _padded_neutral(targets: Sequence[Targets]) -> Tensor | None:
+    """[N, U, 4] neutral boxes of N windows on the CPU, padded with zeros; None if no window has any."""
+    counts = tuple(target.neutral.shape[0] for target in targets)
+    if not any(counts):
+        return None
+    boxes = torch.cat([target.neutral for target in targets]).cpu()
+    sound = (boxes[:, 2:] >= boxes[:, :2]).all(dim=1) & boxes.isfinite().all(dim=1)
+    window, index = _window_and_index(counts)
+    if not bool(sound.all()):
+        bad = int(sound.int().argmin())
+        raise FateError(
+            f"neutral box {int(index[bad])} of labelled window {int(window[bad])} is {boxes[bad].tolist()}; expected"
+            " finite x1, y1, x2, y2 with x2 ≥ x1 and y2 ≥ y1"
+        )
+    table = torch.zeros(len(counts), max(counts), 4)
+    table[window, index] = boxes
+    return table
+
+
+def _window_and_index(counts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Window [M] and index in its window [M], int64, of the M boxes of windows with ``counts`` boxes."""
+    window = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))  # torch would start all its threads
+    return window, torch.arange(len(window)) - torch.tensor([0, *accumulate(counts)][:-1], dtype=torch.int64)[window]
 
 
 def check_class_ids(class_ids: Tensor, classes: int, names: Sequence[str] = ()) -> None:

@@ -232,12 +232,16 @@ def _interpolated_labels(recordings: Sequence[Any], own: LabelsOf, number: int, 
 def make_targets(labels: Labels | None) -> Targets | None:
     """The targets of one window, each with its weight w_v in the detection loss: the only place that defines it.
 
+    Neutral boxes are apart from the others, and have no weight.
+
     w_v is 1 for ground truth, and the score p_v of the label for generated labels (the paper's equation for w_v). The
     losses in ``models/heads/yolox.py`` and ``models/heads/rtdetr.py`` multiply their terms by it. A window without
     ``labels`` (None) is not labelled.
     """
     if labels is None:
         return None
+    is_neutral = labels.is_neutral
+    neutral, labels = labels.boxes[is_neutral], labels.objects
     weights = np.where(labels.source == LabelSource.GROUND_TRUTH, 1.0, labels.score).astype(np.float32)
     boxes, ids = torch.from_numpy(labels.boxes.copy()), torch.from_numpy(labels.class_id.astype(np.int64))
-    return Targets.of(boxes, ids, torch.from_numpy(weights))
+    return Targets.of(boxes, ids, torch.from_numpy(weights), torch.from_numpy(neutral))

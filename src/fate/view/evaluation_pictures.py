@@ -93,7 +93,7 @@ def sample_pictures(at: AtRate, dataset: Dataset) -> list[tuple[str, Picture]]:
         near = known_us[np.argmin(np.abs(known_us - time))] if len(known_us) else None
         factor = enlargement(recording.sensor)
         picture = draw_events(_events_before(recording, time), factor=factor)
-        truth, found = draw_labels(picture, labels.at(time), factor, dataset.classes), picture
+        truth, found = draw_labels(picture, labels.at(time), factor), picture
         if near is not None:
             boxes = predicted.at(int(near))
             strong = boxes.select(boxes.score >= THRESHOLD)

@@ -176,6 +176,7 @@ def _measure_rate(
     detections = Quality(dataset.classes, *limits)
     for number, recording in enumerate(recordings):
         sparse, dense, truth = truth_of(recording, dataset), folder.labels(recording.name, hz), recording.truth
+        truth = None if truth is None else truth.objects
         seen = folder.predictions(recording.name, streams_of(hz).step_us)
         if truth is not None:
             grid = Grid.of(recording, hz)

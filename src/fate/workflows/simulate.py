@@ -187,7 +187,7 @@ class _DatasetRun:
 
     def _finish(self, job: RecordingJob) -> None:
         files, manifest = self._open[job.index], self.manifest
-        if not manifest.classes:
+        if manifest.classes != files.scene.classes:  # none yet, or those of a version without neutral boxes
             camera, frame = preset_values(manifest.request.profile), files.scene.frame
             manifest = replace(manifest, classes=files.scene.classes, sensor=(frame.height, frame.width), camera=camera)
         entries = [*manifest.recordings, files.finish(self.device, manifest.camera)]

@@ -22,6 +22,9 @@ and their cross-entropy is weighted by 0.75 · p². The terms are computed for e
 chosen proposals, each matched separately, and for the denoising queries of every layer, whose matches are known. Each
 sum over all windows is divided by the number of boxes: the mean over all training processes, at least 1. The weight w_v
 of a box multiplies its terms but does not change the divisor. With all weights 1 this is the public loss.
+
+**Neutral boxes** (:mod:`fate.boxes.labels`) are not matched and get no denoising queries. A query without a box of
+which at least half lies in a neutral box has no class term, so that it is not taught as background.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fate.models.boxes import cxcywh_from_xyxy, giou, iou, xyxy_from_cxcywh
+from fate.models.boxes import cxcywh_from_xyxy, giou, iou, lie_in_neutral, xyxy_from_cxcywh
 from fate.models.heads.matching import Matches, match
 from fate.models.layers.attention import PositionalSelfAttention
 from fate.models.layers.conv import ConvNormAct
@@ -392,6 +395,10 @@ def set_losses(predictions: Predictions, matches: Matches, targets: FlatTargets)
     class_index = (*index, targets.class_ids[matches.target])
     target_scores = torch.zeros_like(logits).index_put(class_index, reached)
     importance = (VFL_ALPHA * logits.detach().sigmoid() ** VFL_GAMMA).index_put(class_index, weight * reached)
+    if targets.neutral is not None:
+        is_neutral = lie_in_neutral(xyxy_from_cxcywh(boxes.detach()), xyxy_from_cxcywh(targets.neutral))
+        is_neutral = is_neutral.index_put(index, torch.zeros((), dtype=torch.bool, device=boxes.device))
+        importance = importance.masked_fill(is_neutral[..., None], 0.0)
     class_terms = functional.binary_cross_entropy_with_logits(logits, target_scores, importance, reduction="none")
 
     box_terms = (matched - truth).abs().sum(dim=-1) * weight

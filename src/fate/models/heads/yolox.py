@@ -15,6 +15,10 @@ objectness. The Q predictions of a window are ordered by stride (8, 16, 32), and
 The assignment has no gradient. All windows are assigned at once, with their boxes padded to the same number; RVT's code
 assigns one window at a time, with the same result. No shape depends on a value, so the CPU never waits for a GPU:
 predictions without a box are not removed but have weight 0.
+
+**Neutral boxes** (:mod:`fate.boxes.labels`) take no part in the assignment. A prediction without a box of which at
+least half lies in a neutral box has no objectness term, so that it is not taught as background. A weight of 0 would not
+do this: it cancels the terms of the k predictions that a box claims, and all others in its place remain background.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fate.models.boxes import iou, pairwise_iou
+from fate.models.boxes import iou, lie_in_neutral, pairwise_iou
 from fate.models.layers.conv import Activation, AnyCountConv2d, ConvNormAct, block_diagonal, side_by_side
 from fate.models.layers.deformable import at_least_float32
 from fate.models.outputs import FlatTargets, Outputs, Targets, mean_over_processes
@@ -183,10 +187,15 @@ class YOLOXHead(nn.Module):
             class_error = cross_entropy(class_logits, class_target).sum(-1)
             object_error = cross_entropy(objectness, matched.float())
 
+            object_weight = torch.where(matched, weight, 1.0)
+            if true.neutral is not None:
+                is_neutral = ~matched & lie_in_neutral(boxes.detach(), true.neutral)
+                object_weight = object_weight.masked_fill(is_neutral, 0.0)
+
             count = mean_over_processes(matched.sum())
             return {
                 "iou": IOU_WEIGHT * (matched_weight * (1 - overlap**2)).sum() / count,
-                "objectness": (torch.where(matched, weight, 1.0) * object_error).sum() / count,
+                "objectness": (object_weight * object_error).sum() / count,
                 "class": (matched_weight * class_error).sum() / count,
             }
 
@@ -224,6 +233,7 @@ class PaddedTargets(NamedTuple):
     class_ids: Tensor  #: [N, M] int64
     weights: Tensor  #: [N, M] w_v
     real: Tensor  #: [N, M] bool, False for padding
+    neutral: Tensor | None = None  #: [N, U, 4] neutral boxes, padded with boxes without area; None if there are none
 
     @staticmethod
     def of(targets: Sequence[Targets], classes: int, device: torch.device) -> PaddedTargets:
@@ -231,7 +241,8 @@ class PaddedTargets(NamedTuple):
         flat = FlatTargets.of(targets, None, classes, device)
         real = torch.ones_like(flat.class_ids, dtype=torch.bool)
         columns = (flat.boxes, flat.class_ids, flat.weights, real)
-        return PaddedTargets(*(flat.padded(column, least=1) for column in columns))
+        boxes, class_ids, weights, real = (flat.padded(column, least=1) for column in columns)
+        return PaddedTargets(boxes, class_ids, weights, real, flat.neutral)
 
 
 class Assignment(NamedTuple):

@@ -175,7 +175,7 @@ class Actor(NamedTuple):
     body: Body
     path: Path
     layer: Layer = Layer.STANDING
-    owner: int = -1  #: the labelled object it is; -1: scenery
+    owner: int = -1  #: the labelled object it is; -1: scenery, or something neutral
     mirror: float = 1.0  #: -1 turns a billboard's left to its right, unless it has bones
     reach: float = 0.0  #: metres from its origin to its far end: walls beside the street are sorted by that end
 

@@ -1,4 +1,7 @@
-"""Who drives and walks in a street: the few bodies that its many actors share."""
+"""Who drives and walks in a street: the few bodies that its many actors share.
+
+What a person would hesitate to call a car, such as a box truck or a lorry, is neutral (:mod:`fate.boxes.labels`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fate.boxes.labels import NEUTRAL
 from fate.simulation.art.cars import CARS, make_car
 from fate.simulation.art.catalogue import Split
 from fate.simulation.art.dogs import make_dog
@@ -20,7 +24,7 @@ from fate.simulation.art.variety import Variety
 
 
 class Cast(NamedTuple):
-    """Bodies to choose from; bodies of the kind scenery have no boxes."""
+    """Bodies to choose from; bodies of the kind scenery have no boxes, and those of neutral ones are neutral."""
 
     cars: list[Body]
     people: list[Body]
@@ -32,8 +36,8 @@ def make_cast(
 ) -> Cast:
     """Cars, pedestrians and two-wheelers of a street.
 
-    In one of any variety, trucks are never cars. There and where ``trucks_are_cars`` is false, every car has a shape
-    and reflections of its own.
+    In one of any variety, and where ``trucks_are_cars`` is false, trucks are neutral, and every car has a shape and
+    reflections of its own.
     """
     individual = variety is not None or not trucks_are_cars
     new_car = make_individual_car if individual else make_car
@@ -43,7 +47,7 @@ def make_cast(
     styles = (TWO_WHEELERS.choose(rng, split) for _ in range(4))
     two_wheelers = [make_two_wheeler(rng, style, night=night, rider=drawn) for style in styles]
     if individual:
-        cars = [replace(car, kind="scenery") if car.name == "box-truck" else car for car in cars]
+        cars = [replace(car, kind=NEUTRAL) if car.name == "box-truck" else car for car in cars]
     if variety is not None:
         people = [make_person(rng, split, "walk") for _ in range(8)]
         cars += [make_large_vehicle(rng, night) for _ in range(round(10 * variety.large_vehicles))]

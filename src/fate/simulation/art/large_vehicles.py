@@ -1,9 +1,10 @@
-"""Lorries and buses: boxes on wheels. Nobody would call them cars, so they are scenery that hides others."""
+"""Lorries and buses: boxes on wheels. They are no cars, but a detector of cars is not wrong about them: neutral."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from fate.boxes.labels import NEUTRAL
 from fate.simulation.art.individual_cars import reflections
 from fate.simulation.art.panels import Body, Canvas, Panel, Texture, vector
 
@@ -39,7 +40,7 @@ def make_large_vehicle(rng: np.random.Generator, night: bool) -> Body:
         position = corner + vector(0, height - 1.1, 0.02 * turn)
         glow = 1.0 if night else 0.0
         ends.append(Panel(lamp.texture(), position, across, vector(0, 0.3, 0), emission=glow))
-    return Body("bus" if bus else "lorry", "scenery", (roof, *flanks, *ends), length, width, height)
+    return Body("bus" if bus else "lorry", NEUTRAL, (roof, *flanks, *ends), length, width, height)
 
 
 def _draw_side(rng: np.random.Generator, length: float, height: float, paint: float, bus: bool) -> Texture:

@@ -132,7 +132,9 @@ class Body:
     """
 
     name: str  #: the make or style, for instance ``"saloon"``
-    kind: str  #: the labelled class, such as ``"car"`` or ``"two-wheeler"``; ``"scenery"`` is not labelled
+    #: the labelled class, such as ``"car"`` or ``"two-wheeler"``; ``"neutral"``: neither a class nor background;
+    #: ``"scenery"`` is not labelled
+    kind: str
     panels: tuple[Panel, ...]  #: back to front: where two overlap, the later one lies on top
     length: float  #: along z; of a billboard the same as its width, since it turns
     width: float  #: along x

@@ -15,6 +15,7 @@ from functools import partial
 
 import numpy as np
 
+from fate.boxes.labels import NEUTRAL
 from fate.simulation.arrays import Float64
 from fate.simulation.art import buildings, roadside
 from fate.simulation.art.actors import (
@@ -79,6 +80,7 @@ class StreetBuilder:
         self.actors: list[Actor] = []
         self.objects: list[Body] = []  #: labelled ones; an actor's owner is its place here
         self.side_streets: list[float] = []  #: z of streets that cross
+        self._neutral: dict[int, Body] = {}  # neutral copies of bodies, by the identity of the body
         cast = make_park_cast(rng, split, night) if park else make_cast(rng, split, night, variety, trucks_are_cars)
         self.cars, self.people, self.two_wheelers = cast
         self.shadows = {id(body): make_shadow(body) for body in (*self.cars, *self.people, *self.two_wheelers)}
@@ -97,12 +99,13 @@ class StreetBuilder:
     def add(self, body: Body, path: Path, mirror: float = 1.0, labelled: bool = True) -> bool:
         """A car, a two-wheeler or a pedestrian, with its shadow; False if it would pass through someone.
 
-        One that is not labelled hides others, and has no box itself.
+        One that is not labelled hides others, and is neutral itself.
         """
         if not self._claim(self._way(body, path)):
             return False
-        labelled = labelled and body.kind != "scenery"
-        self.actors.append(Actor(body, path, owner=len(self.objects) if labelled else -1, mirror=mirror))
+        shown = body if labelled or body.kind == "scenery" else self._neutral.setdefault(id(body), _as_neutral(body))
+        labelled = shown.kind not in ("scenery", NEUTRAL)
+        self.actors.append(Actor(shown, path, owner=len(self.objects) if labelled else -1, mirror=mirror))
         if id(body) not in self.shadows:
             self.shadows[id(body)] = make_shadow(body)
         self.actors.append(Actor(self.shadows[id(body)], path, Layer.SHADOW))
@@ -155,6 +158,11 @@ class StreetBuilder:
         half_length, half_width = max(body.length, 0.4) / 2, max(min(body.width, 3.0), 0.4) / 2
         half_x, half_z = half_width * along + half_length * across, half_length * along + half_width * across
         return np.stack([pose.x, pose.z, half_x, half_z])
+
+
+def _as_neutral(body: Body) -> Body:
+    """The same body, neutral."""
+    return replace(body, kind=NEUTRAL)
 
 
 def spaced(start: float, end: float, gap: Callable[[], float]) -> Iterator[float]:
@@ -335,7 +343,7 @@ def _add_lanes_beside(builder: StreetBuilder, layout: StreetLayout) -> None:
 def _add_parked(builder: StreetBuilder, layout: StreetLayout) -> None:
     """Add parked cars along the kerbs, but not in a side street.
 
-    For a camera that does not move they cause no events, so they have no boxes there; they still hide others.
+    For a camera that does not move they cause next to no events, so they are neutral there; they still hide others.
     """
     rng = builder.rng
     taken = rng.uniform(0.25, 0.85)

@@ -10,17 +10,21 @@ light, boxes and events all come from the same surfaces, so they agree with each
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
+from fate.boxes.labels import NEUTRAL
 from fate.errors import FateError
 from fate.events.events import COMMON_FRAME, Events, Sensor
 from fate.simulation.arrays import Float32, Int32, Int64
+from fate.simulation.art.actors import Actor
 from fate.simulation.art.catalogue import SPLITS, Split
 from fate.simulation.art.mixture import make_world, scene_of
+from fate.simulation.art.panels import Body
 from fate.simulation.art.street import make_street
 from fate.simulation.camera.camera_model import CameraModel, camera_preset
 from fate.simulation.camera.random_sensor import draw_sensor
@@ -44,7 +48,7 @@ class Profile:
 
     name: str
     field_of_view: float  #: degrees, across the picture; 0: every recording has its own sensor and lens
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  #: names of the class ids; with ``neutral`` behind them, neutral objects have boxes
     min_diagonal: float  #: pixels of the files; smaller objects have no box, as the dataset's evaluation ignores them
     label_hz: tuple[int, ...]  #: rates at which the public dataset is labelled; one is drawn for each recording
 
@@ -53,7 +57,7 @@ PROFILES = {
     "gen1": Profile("gen1", 60.0, ("car", "pedestrian"), 30.0, (1, 2, 4)),
     "1mpx": Profile("1mpx", 60.0, ("pedestrian", "two wheeler", "car"), 60.0, (60,)),
     "park": Profile("park", 60.0, ("van", "cyclist", "dog"), 16.0, (2,)),
-    "mixed": Profile("mixed", 0.0, ("car", "pedestrian", "two wheeler"), 12.0, (20,)),
+    "mixed": Profile("mixed", 0.0, ("car", "pedestrian", "two wheeler", NEUTRAL), 12.0, (20,)),
 }
 
 
@@ -133,10 +137,14 @@ class Scene:
             (height, width), above_ground = self.sensor, self._height
             focal = 0.5 * width / np.tan(np.deg2rad(self.profile.field_of_view / 2))
             pinhole = Pinhole(height, width, float(focal), width / 2, height * self._horizon)
-        builder = SurfaceBuilder(pinhole, ego, street.actors, lighting, above_ground)
-        names = [body.kind.replace("-", " ") for body in street.objects]
+        actors, objects = list(street.actors), list(street.objects)
+        if NEUTRAL in self.classes:
+            actors, neutral = number_neutral(actors, len(objects))
+            objects += neutral
+        builder = SurfaceBuilder(pinhole, ego, actors, lighting, above_ground)
+        names = [body.kind.replace("-", " ") for body in objects]
         class_of = np.array([self.classes.index(name) for name in names], np.int32)
-        labelled = {id(panel.texture) for actor in street.actors if actor.owner >= 0 for panel in actor.body.panels}
+        labelled = {id(panel.texture) for actor in actors if actor.owner >= 0 for panel in actor.body.panels}
         outlines = Outlines.build([texture if id(texture) in labelled else None for texture in builder.textures])
         return builder, outlines, class_of
 
@@ -197,6 +205,16 @@ class Scene:
         corners, shares = boxes[keep].astype(np.float32), visible[keep].astype(np.float32)
         found = Boxes(corners, self._world[2][seen], seen.astype(np.int64), shares)
         return BoxesAt(times_us, keep.sum(1), found)
+
+
+def number_neutral(actors: Sequence[Actor], first: int) -> tuple[list[Actor], list[Body]]:
+    """The actors, of which the neutral ones own the objects from ``first`` on; and these objects."""
+    numbered, objects = list(actors), list[Body]()
+    for index, actor in enumerate(actors):
+        if actor.owner < 0 and actor.body.kind == NEUTRAL:
+            numbered[index] = actor._replace(owner=first + len(objects))
+            objects.append(actor.body)
+    return numbered, objects
 
 
 def draw_camera(rng: np.random.Generator, profile: str) -> CameraModel:
