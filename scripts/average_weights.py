@@ -3,7 +3,8 @@
     python scripts/average_weights.py OUT.safetensors FIRST.safetensors 0.5 SECOND.safetensors 0.5
 
 If one training has begun with the weights of the other, the average may be better than both (Wortsman et al., 2022,
-"Model soups"). Which shares are best is measured on validation data. The header of OUT says what was averaged; its
+"Model soups"). Files without ``length_affine`` or ``image_history`` count as detectors that have just gained them.
+Which shares are best is measured on validation data. The header of OUT says what was averaged; its
 facts about training are those of the last file, and calibration and accuracy have to be measured again. OUT has 16
 bits, as bundled weights have.
 """
@@ -20,6 +21,8 @@ from fate.errors import FateError
 from fate.inference.loading import load_trained
 from fate.models.checkpoints import read_card, save_model
 from fate.models.detector import Detector
+from fate.models.zoo import rebuild
+from fate.training.loop import OF_LENGTH, transfer
 
 #: Entries of a detector's description that have to be the same.
 SAME = ("name", "classes", "sensor", "encoder", "encoder_options")
@@ -32,6 +35,7 @@ def average(parts: list[tuple[Path, float]]) -> Detector:
         raise FateError(f"shares of {', '.join(map(str, shares))} were given; expected 0 to 1 with a sum of 1")
     detectors = [load_trained(path) for path, _ in parts]
     averaged = detectors[-1]
+    detectors = [*(with_options_of(averaged, detector) for detector in detectors[:-1]), averaged]
     states = [{name: value.clone() for name, value in detector.state_dict().items()} for detector in detectors]
     shapes = [{name: value.shape for name, value in state.items()} for state in states]
     for (path, _), detector, own in zip(parts, detectors, shapes, strict=True):
@@ -46,6 +50,19 @@ def average(parts: list[tuple[Path, float]]) -> Detector:
             shared = (share * state[name].double() for (_, share), state in zip(parts, states, strict=True))
             value.copy_(torch.stack(list(shared)).sum(0))
     return averaged
+
+
+def with_options_of(last: Detector, detector: Detector) -> Detector:
+    """The detector with new parameters for the length of windows, if the last one has them."""
+    ours, theirs = (each.description["options"] for each in (last, detector))
+    if all(bool(ours.get(option)) == bool(theirs.get(option)) for option in OF_LENGTH):
+        return detector
+    try:
+        upgraded = rebuild(last.description)
+        transfer(detector, upgraded)
+    except FateError:
+        return detector  # another detector; the caller says in what it differs
+    return upgraded
 
 
 def main() -> None:

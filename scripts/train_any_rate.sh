@@ -8,6 +8,7 @@
 #
 # Settings: RECORDINGS=640 SHARDS=14 of the drives (seed 13); SEED=0 of the trainings; STEPS_E=1800 STEPS_S=2600;
 # OPTIONS_E, OPTIONS_S: model.options of the runs at any rate; DEVICE=cuda; EXTRA: further settings of all trainings.
+# A call that fails may end the machine with all that is on it, so calls should end with true.
 set -euo pipefail
 command=$1 work=$2
 device=${DEVICE:-cuda} data=$work/drives
@@ -49,11 +50,11 @@ evaluate() { # NAME: at all rates, with windows of 1 / f and of 50 ms
 
 all() {
     mkdir -p "$work/results" "$work/runs"
-    local any=(strategy.hop_share=0.5 strategy.first_alpha=0.8 strategy.last_alpha=0.3) only=("strategy.rates=[20]")
+    local any=(strategy.hop_share=0.7 strategy.first_alpha=0.5 strategy.last_alpha=0.1) only=("strategy.rates=[20]")
     train e-20hz fate-e-tiny "${STEPS_E:-1800}" "model.options={recurrence: time}" "${only[@]}" &
-    train e-any fate-e-tiny "${STEPS_E:-1800}" "model.options=${OPTIONS_E:-{recurrence: time\}}" "${any[@]}" &
+    train e-any fate-e-tiny "${STEPS_E:-1800}" "model.options=${OPTIONS_E:-{recurrence: time, image_history: true\}}" "${any[@]}" &
     train s-20hz fate-s-tiny "${STEPS_S:-2600}" "${only[@]}" &
-    train s-any fate-s-tiny "${STEPS_S:-2600}" "model.options=${OPTIONS_S:-{\}}" "${any[@]}" &
+    train s-any fate-s-tiny "${STEPS_S:-2600}" "model.options=${OPTIONS_S:-{image_history: true\}}" "${any[@]}" &
     wait
     touch "$work/ended"
 }

@@ -40,10 +40,26 @@ def test_every_number_is_the_weighted_mean(script: Any, tmp_path: Path, monkeypa
     assert read_card(out)["training"] == {"step": 20, "averaged": [["a.safetensors", 0.25], ["b.safetensors", 0.75]]}
 
 
+@pytest.mark.parametrize("option", ["length_affine", "image_history"])
+def test_parameters_that_the_first_file_does_not_have_count_as_new(script: Any, tmp_path: Path, option: str) -> None:
+    first, second = save(tmp_path / "a.safetensors", 1, 10), save(tmp_path / "b.safetensors", 2, 20, **{option: True})
+    averaged, new = script.average([(first, 0.5), (second, 0.5)]).state_dict(), load_model(second).state_dict()
+    fresh = build_model("fate-s-nano", ("car",), (64, 96), dims=(8, 16, 32, 64), **{option: True}).state_dict()
+    old = load_model(first).state_dict()
+    own = [name for name in new if "length_affine" in name or name.startswith("history.")]
+    assert own
+    for name in own:
+        assert torch.allclose(averaged[name], (fresh[name] + new[name]) / 2, atol=1e-5), name
+    shared = [name for name in old if name.startswith(("neck.", "head.")) and old[name].is_floating_point()]
+    assert shared
+    for name in shared:
+        assert torch.allclose(averaged[name], (old[name] + new[name]) / 2, rtol=1e-3, atol=1e-5), name
+
+
 def test_other_detectors_and_other_sums_are_refused(script: Any, tmp_path: Path) -> None:
     first, other = save(tmp_path / "a.safetensors", 1, 10), save(tmp_path / "c.safetensors", 1, 10, length_affine=True)
-    with pytest.raises(FateError, match=r"a\.safetensors: .*c\.safetensors.*length_affine.*one detector"):
-        script.average([(first, 0.5), (other, 0.5)])
+    with pytest.raises(FateError, match=r"c\.safetensors: .*a\.safetensors.*length_affine.*one detector"):
+        script.average([(other, 0.5), (first, 0.5)])
     with pytest.raises(FateError, match=r"0\.5, 0\.6.*sum of 1"):
         script.average([(first, 0.5), (first, 0.6)])
     with pytest.raises(FateError, match=r"-0\.5, 1\.5.*0 to 1"):
