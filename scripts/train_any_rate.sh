@@ -39,7 +39,7 @@ train() { # NAME MODEL STEPS SETTINGS...
 }
 
 evaluate() { # NAME: at all rates, with windows of 1 / f and of 50 ms
-    local given="--split test --device $device -q"
+    local given="--split test --device $device --workers 3 -q"
     $fate evaluate "$work/runs/$1/last.safetensors" "$data" $given --hz 20 40 80 100 200 \
         --json "$work/results/$1.json" > "$work/results/$1.txt" 2>&1
     say "$1 evaluated with windows of 1 / f"

@@ -106,10 +106,16 @@ class ClipStudy:
     def table(self) -> str:
         """The Markdown table with a row for each detector, clip and rate, and what its columns mean."""
         thresholds = ", ".join(f"{name} {facts['threshold']:g}" for name, facts in self.weights.items())
-        tolerances = sorted({clip.entry.label_tolerance_us // 1000 for clip in self.clips if not clip.entry.shows})
-        near = " or ".join(map(str, tolerances))
+        with_labels = [clip for clip in self.clips if not clip.entry.shows]
+        tolerances = sorted({clip.entry.label_tolerance_us for clip in with_labels})
+        near = ", ".join(
+            f"{tolerance_us / 1000:g} ms"
+            + (f" ({', '.join(clip.name for clip in with_labels if clip.entry.label_tolerance_us == tolerance_us)})")
+            * (len(tolerances) > 1)
+            for tolerance_us in tolerances
+        )
         labelled = (
-            f" A labelled time is compared with the nearest end of a window, at most {near} ms and half the time"
+            f" A labelled time is compared with the nearest end of a window, at most {near} and half the time"
             " between two windows away; other labelled times and windows do not count."
         )
         notes = (
