@@ -10,14 +10,14 @@
 # WORK is a new folder with room for the recordings, 10 MB each. The exit code of wait is 0 if all is done, 1 if a part
 # has failed or was stopped (WORK/log.txt names its log), 3 if the work goes on, 4 if nothing could be copied. Settings,
 # with the values for half an hour of one H200 with 16 cores:
-#   SEED=107 RECORDINGS=1000 SECONDS_EACH=1.5   the recordings; 1 000 took 242 s with SHARDS=14 processes
+#   SEED=109 RECORDINGS=1000 SECONDS_EACH=1.5   the recordings; 1 000 took 242 s with SHARDS=14 processes
 #   EPOCHS_E=30 EPOCHS_S=43 EPOCHS_N=0          of 200 steps, for fate-e-tiny, fate-s-tiny and fate-s-nano (which 0 leaves out);
 #                                               0.195 and 0.125 s a step for two at once, 0.27, 0.18 and 0.1 s for three
 #   OPTIONS_E, OPTIONS_S, OPTIONS_N             model.options of each; EXTRA: further settings of all
 #   START=FOLDER                                start from the weights in it, such as OUT of a run that was lost; detectors
 #                                               that it does not have start from the bundled weights
-#   LR_E=4e-4 LR_S=1e-3 LR_N=1e-3 ALPHA=0.7     learning rates; strategy.first_alpha. A run that was lost at step s of n
-#                                               goes on with (1 - s / n) times the rates and ALPHA = 0.7 + 0.3 s / n
+#   LR_E=4e-4 LR_S=4e-4 LR_N=1e-3 ALPHA=0.5     learning rates; strategy.first_alpha. A run that was lost at step s of n
+#                                               goes on with (1 - s / n) times the rates and ALPHA = 0.5 - 0.4 s / n
 set -euo pipefail
 
 usage() {
@@ -31,9 +31,10 @@ if [ "$command" != begin ] && [ ! -e "$work/log.txt" ]; then
     echo "expected: a folder of a run that has begun; given: $work" >&2
     exit 2
 fi
-seed=${SEED:-107} recordings=${RECORDINGS:-1000} seconds_each=${SECONDS_EACH:-1.5} shards=${SHARDS:-14}
+seed=${SEED:-109} recordings=${RECORDINGS:-1000} seconds_each=${SECONDS_EACH:-1.5} shards=${SHARDS:-14}
 epochs_e=${EPOCHS_E:-30} epochs_s=${EPOCHS_S:-43} epochs_n=${EPOCHS_N:-0}
-options_e=${OPTIONS_E:-'{recurrence: time}'} options_s=${OPTIONS_S:-'{longest_memory_s: 2.0}'} options_n=${OPTIONS_N:-'{}'}
+options_e=${OPTIONS_E:-'{recurrence: time, image_history: true}'} options_n=${OPTIONS_N:-'{}'}
+options_s=${OPTIONS_S:-'{longest_memory_s: 2.0, image_history: true}'}
 start=
 if [ -n "${START:-}" ]; then
     [ -d "$START" ] || { echo "START=$START was given; expected a folder with weights" >&2; exit 2; }
@@ -74,7 +75,8 @@ train() { # NAME EPOCHS OPTIONS LR
     [ -e "$weights" ] || weights="$work/src/fate/weights/$1.safetensors"
     say "$1 starts from $weights"
     OMP_NUM_THREADS=2 exec $fate train "mixed/$1-any-rate" data.path="$data" model.transfer=true \
-        model.weights="$weights" "model.options=$3" strategy.first_alpha="${ALPHA:-0.7}" optimiser.lr="$4" \
+        model.weights="$weights" "model.options=$3" strategy.first_alpha="${ALPHA:-0.5}" strategy.last_alpha=0.1 \
+        strategy.hop_share=0.7 optimiser.lr="$4" \
         data.resident_gb=24 data.workers=6 run.validate_every=1000 run.validate_recordings=16 run.epochs="$2" \
         run.device="$device" ${EXTRA:-} --out "$runs/$1" > "$work/train-$1.txt" 2>&1
 }
@@ -159,7 +161,7 @@ run)
     simulate
     train fate-e-tiny "$epochs_e" "$options_e" "${LR_E:-4e-4}" &
     echo $! > "$work/e.pid"
-    train fate-s-tiny "$epochs_s" "$options_s" "${LR_S:-1e-3}" &
+    train fate-s-tiny "$epochs_s" "$options_s" "${LR_S:-4e-4}" &
     echo $! > "$work/s.pid"
     trained=("e fate-e-tiny" "s fate-s-tiny")
     if [ "$epochs_n" != 0 ]; then
