@@ -41,7 +41,7 @@ if [ -n "${START:-}" ]; then
     start=$(realpath "$START")
 fi
 device=${DEVICE:-cuda}
-data=$work/mixed runs=$work/runs results=$work/results
+data=$work/mixed drives=$work/drives runs=$work/runs results=$work/results
 export PYTHONPATH=$work/src PYTHONUNBUFFERED=1
 fate="python3 -m fate"
 
@@ -68,6 +68,9 @@ simulate() {
     [ ! -e "$work/failed" ] || return 1
     $fate simulate "$data" $given > "$work/simulate.txt" 2>&1 &
     await $! "simulated" "the dataset was not completed, see $work/simulate.txt"
+    # drives of a street as in the first trainings, on which no round may lose
+    $fate simulate "$drives" --recordings 60 --seconds 4 --seed 31 --device "$device" --no-preview > "$work/drives.txt" 2>&1 &
+    drives_pid=$!
 }
 
 train() { # NAME EPOCHS OPTIONS LR
@@ -91,9 +94,14 @@ evaluate() { # NAME WEIGHTS
         --json "$results/$1-test-50ms.json" $given > "$results/$1-test-50ms.txt" 2>&1
     $fate evaluate "$2" "$data" --split test --hz 20 200 --json "$results/$1-test.json" $given \
         > "$results/$1-test.txt" 2>&1
+    $fate evaluate "$2" "$drives" --split all --hz 20 --json "$results/$1-drives.json" $given \
+        > "$results/$1-drives.txt" 2>&1
+    $fate evaluate "$2" "$drives" --split test --hz 200 --json "$results/$1-drives-200.json" $given \
+        > "$results/$1-drives-200.txt" 2>&1
 }
 
 evaluate_all() { # the new weights that there are, the bundled ones of these detectors, and the averages of both
+    await "$drives_pid" "drives simulated" "the drives failed, see $work/drives.txt" || true
     mkdir -p "$results"
     local names=() processes=() number
     for name in fate-e-tiny fate-s-tiny fate-s-nano; do
