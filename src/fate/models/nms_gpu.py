@@ -1,7 +1,7 @@
 """The best proposals of a head with objectness in two kernels on a GPU.
 
 ``nms.best_proposals`` sorts all predictions by some twenty kernels. Here, every prediction counts those that are
-better, which is its place in the result: Q² comparisons are few for the 1 680 predictions of a small frame.
+better, which gives its rank: Q² comparisons are few for the 1 680 predictions of a small frame.
 """
 
 from __future__ import annotations
@@ -72,19 +72,19 @@ def _describe(
 
 @triton.jit
 def _order(rows, best, count, most, OWN: tl.constexpr, OTHERS: tl.constexpr):
-    """Copy each row to its place; rows of equal confidence keep their order."""
+    """Copy each row to its rank in the result; rows of equal confidence keep their order."""
     window = tl.program_id(1)
     first = rows + window * count * 8
     index = tl.program_id(0) * OWN + tl.arange(0, OWN)
     inside = index < count
     own = tl.load(first + index * 8 + 4, mask=inside, other=0.0)
-    place = tl.zeros((OWN,), tl.int32)
+    rank = tl.zeros((OWN,), tl.int32)
     for start in range(0, count, OTHERS):
         other = start + tl.arange(0, OTHERS)
         value = tl.load(first + other * 8 + 4, mask=other < count, other=-2.0)
         equal = (value[None, :] == own[:, None]) & (other[None, :] < index[:, None])
-        place += tl.sum(((value[None, :] > own[:, None]) | equal).to(tl.int32), 1)
+        rank += tl.sum(((value[None, :] > own[:, None]) | equal).to(tl.int32), 1)
     column = tl.arange(0, 8)
-    chosen = (inside & (place < most))[:, None] & (column[None, :] < 8)
+    chosen = (inside & (rank < most))[:, None] & (column[None, :] < 8)
     row = tl.load(first + index[:, None] * 8 + column[None, :], mask=chosen, other=0.0)
-    tl.store(best + (window * most + place)[:, None] * 8 + column[None, :], row, mask=chosen)
+    tl.store(best + (window * most + rank)[:, None] * 8 + column[None, :], row, mask=chosen)

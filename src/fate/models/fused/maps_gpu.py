@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fate.models.fused.products_gpu import activated, block, depth, on, power_of_two, transposed
+from fate.models.fused.products_gpu import STAGES, activated, block, depth, on, power_of_two, transposed
 from fate.models.fused.reference import Activation
 
 #: Most sizes of maps in one kernel: strides 8, 16 and 32.
@@ -40,7 +40,7 @@ def conv(
         _conv[(_blocks(counts, tall)[-1], triton.cdiv(columns, wide), groups)](
             maps, weight, bias, out, *_described(sizes, counts, tall), len(maps), inputs, columns, maps.shape[1],
             out.shape[1], maps.stride(1), groups * columns, ACTIVATION=activation, SIDE=side, STRIDE=stride,
-            TALL=tall, WIDE=wide, DEEP=depth(inputs, weight), num_stages=3,
+            TALL=tall, WIDE=wide, DEEP=depth(inputs, weight), num_stages=STAGES,
         )  # fmt: skip
     return out
 
@@ -57,7 +57,7 @@ def predict(
     with on(maps.device):
         _predict[(_blocks(counts, tall)[-1],)](
             maps, weight, bias, out, *_described(sizes, counts, tall), *cells, len(maps), inputs, columns,
-            maps.shape[1], TALL=tall, WIDE=power_of_two(columns), DEEP=depth(inputs, weight), num_stages=3,
+            maps.shape[1], TALL=tall, WIDE=power_of_two(columns), DEEP=depth(inputs, weight), num_stages=STAGES,
         )  # fmt: skip
     return out
 

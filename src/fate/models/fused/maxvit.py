@@ -196,8 +196,8 @@ class FusedS5(nn.Module):
             out, after = run.s5_block(*given)
         else:
             after, normed = run.s5_update(*given)
-            mixed = run.s5_output(after, normed, weights)
-            inside, normed = run.normed_linear(mixed, weights.mlp_norm, weights.expand, gated=True)
+            summed = run.s5_output(after, normed, weights)
+            inside, normed = run.normed_linear(summed, weights.mlp_norm, weights.expand, gated=True)
             out = run.linear(inside, weights.contract, residual=normed)
         return out.view(maps.shape), after.view(shape)
 

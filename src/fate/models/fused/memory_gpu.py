@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fate.models.fused.products_gpu import (
+    STAGES,
     block,
     depth,
     gelu,
@@ -72,7 +73,7 @@ def s5_output(state: Tensor, normed: Tensor, weights: S5Weights) -> Tensor:
     with on(normed.device):
         _s5_output[(triton.cdiv(count, tall), triton.cdiv(channels, wide))](
             state, normed, weights.out, weights.feedthrough, out, count, channels, inputs, TALL=tall, WIDE=wide,
-            DEEP=min(depth(inputs, weights.out), 64), num_stages=3,
+            DEEP=min(depth(inputs, weights.out), 64), num_stages=STAGES,
         )  # fmt: skip
     return out
 
@@ -86,7 +87,7 @@ def conv_lstm(rows: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor, bias: 
     with on(rows.device):
         _conv_lstm[(triton.cdiv(count, tall), triton.cdiv(channels, wide))](
             rows, hidden, cell, weight, bias, out, count, channels, TALL=tall, WIDE=wide,
-            DEEP=min(depth(channels, weight), 64), num_stages=3,
+            DEEP=min(depth(channels, weight), 64), num_stages=STAGES,
         )  # fmt: skip
     return out, cell
 
@@ -152,8 +153,8 @@ def _s5_block(
         c_imag = transposed(out_weight + modes, channel, mode, channels, modes, 2 * modes)
         result = tl.dot(_limited(real, kind), c_real, result)
         result = tl.dot(_limited(imag, kind), c_imag, result)
-    mixed = (gelu(result) + u).to(kind).to(tl.float32)
-    normed = normalised(mixed, mlp_weight, mlp_bias, channel, channels, mlp_eps).to(kind)
+    summed = (gelu(result) + u).to(kind).to(tl.float32)
+    normed = normalised(summed, mlp_weight, mlp_bias, channel, channels, mlp_eps).to(kind)
     result = normed.to(tl.float32)
     for start in range(0, channels, MODES):
         unit = start + tl.arange(0, MODES)
@@ -161,8 +162,8 @@ def _s5_block(
         gates = tl.dot(
             normed, transposed(expand + channels * channels, unit, channel, channels, channels, channels)
         )  # fmt: skip
-        mixing = transposed(contract, channel, unit, channels, channels, channels)
-        result = tl.dot((values * gelu(gates)).to(kind), mixing, result)
+        weights = transposed(contract, channel, unit, channels, channels, channels)
+        result = tl.dot((values * gelu(gates)).to(kind), weights, result)
     tl.store(out + offset, result.to(kind), mask=inside)
 
 

@@ -19,6 +19,8 @@ from fate.models.fused.reference import Activation, Norm
 BUSY = 100
 #: Rows and columns of a block, from the largest.
 BLOCKS = ((64, 64), (32, 64), (32, 32), (16, 32))
+#: Blocks of inputs that are loaded ahead: a multiprocessor waits for memory as long as for several products.
+STAGES = 4
 #: Numbers of a weight's block that ``normed_linear`` keeps in registers.
 HELD = 1 << 14
 
@@ -48,7 +50,7 @@ def linear(
             0 if others is None else others.stride(0), 0 if residual is None else residual.stride(0), out.stride(0),
             height, width, ACTIVATION=activation, HAS_BIAS=bias is not None, HAS_RESIDUAL=residual is not None,
             HAS_OTHERS=others is not None, DOUBLED=doubled is not None, TALL=tall, WIDE=wide,
-            DEEP=depth(rows.shape[1], weight), num_stages=3,
+            DEEP=depth(rows.shape[1], weight), num_stages=STAGES,
         )  # fmt: skip
     return out
 

@@ -156,8 +156,8 @@ def s5_block(
         state: before the step; a kernel overwrites it and returns it.
     """
     state, normed = s5_update(rows, weights, transition, gain, state)
-    mixed = s5_output(state, normed, weights)
-    inside, normed = normed_linear(mixed, weights.mlp_norm, weights.expand, gated=True)
+    summed = s5_output(state, normed, weights)
+    inside, normed = normed_linear(summed, weights.mlp_norm, weights.expand, gated=True)
     return linear(inside, weights.contract, residual=normed), state
 
 
