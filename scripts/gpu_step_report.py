@@ -185,10 +185,10 @@ def print_blocks() -> None:
         for height, width, inputs, outputs, stride in CONVOLUTIONS:
             conv = nn.Conv2d(inputs, outputs, 3, stride, 1).cuda().half().to(memory_format=torch.channels_last)
             image = half(1, inputs, height, width).contiguous(memory_format=torch.channels_last)
-            rows, size = image.permute(0, 2, 3, 1).reshape(1, -1, inputs), [(height, width)]
+            maps, size = image.permute(0, 2, 3, 1).reshape(1, -1, inputs), [(height, width)]
             kernel = conv.weight.permute(0, 2, 3, 1).contiguous()[None, None]
             bias = conv.bias.float()[None]
-            line = by_block(lambda: kernels.conv(rows, size, kernel, bias, stride))  # noqa: B023
+            line = by_block(lambda: kernels.conv(maps, size, kernel, bias, stride))  # noqa: B023
             alone = graph_us(lambda: nn.functional.conv2d(image, conv.weight, None, stride, 1))  # noqa: B023
             module = ConvActivation(conv, silu=True)
             both = graph_us(lambda: module(image))  # noqa: B023

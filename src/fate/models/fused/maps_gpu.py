@@ -40,7 +40,7 @@ def conv(
         _conv[(_blocks(counts, tall)[-1], triton.cdiv(columns, wide), groups)](
             maps, weight, bias, out, *_described(sizes, counts, tall), len(maps), inputs, columns, maps.shape[1],
             out.shape[1], maps.stride(1), groups * columns, ACTIVATION=activation, SIDE=side, STRIDE=stride,
-            TALL=tall, WIDE=wide, DEEP=depth(inputs, weight), num_stages=STAGES,
+            TALL=tall, WIDE=wide, DEEP=depth(inputs, weight, tall + wide), num_stages=STAGES,
         )  # fmt: skip
     return out
 
@@ -52,12 +52,12 @@ def predict(
     columns, inputs = weight.shape[1:]
     counts = [len(maps) * height * width for height, width in sizes]
     out = maps.new_empty(len(maps), maps.shape[1], columns, dtype=bias.dtype)
-    tall = 16
+    tall, wide = 16, power_of_two(columns)
     cells = [*strides, *([1] * LEVELS)][:LEVELS]
     with on(maps.device):
         _predict[(_blocks(counts, tall)[-1],)](
             maps, weight, bias, out, *_described(sizes, counts, tall), *cells, len(maps), inputs, columns,
-            maps.shape[1], TALL=tall, WIDE=power_of_two(columns), DEEP=depth(inputs, weight), num_stages=STAGES,
+            maps.shape[1], TALL=tall, WIDE=wide, DEEP=depth(inputs, weight, tall + 2 * wide), num_stages=STAGES,
         )  # fmt: skip
     return out
 

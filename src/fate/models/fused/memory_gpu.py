@@ -73,7 +73,7 @@ def s5_output(state: Tensor, normed: Tensor, weights: S5Weights) -> Tensor:
     with on(normed.device):
         _s5_output[(triton.cdiv(count, tall), triton.cdiv(channels, wide))](
             state, normed, weights.out, weights.feedthrough, out, count, channels, inputs, TALL=tall, WIDE=wide,
-            DEEP=min(depth(inputs, weights.out), 64), num_stages=STAGES,
+            DEEP=min(depth(inputs, weights.out, tall + wide), 64), num_stages=STAGES,
         )  # fmt: skip
     return out
 
@@ -87,7 +87,7 @@ def conv_lstm(rows: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor, bias: 
     with on(rows.device):
         _conv_lstm[(triton.cdiv(count, tall), triton.cdiv(channels, wide))](
             rows, hidden, cell, weight, bias, out, count, channels, TALL=tall, WIDE=wide,
-            DEEP=min(depth(channels, weight), 64), num_stages=STAGES,
+            DEEP=min(depth(channels, weight, tall + wide), 64 if tall <= 32 else 32), num_stages=STAGES - 1,
         )  # fmt: skip
     return out, cell
 

@@ -50,7 +50,7 @@ def linear(
             0 if others is None else others.stride(0), 0 if residual is None else residual.stride(0), out.stride(0),
             height, width, ACTIVATION=activation, HAS_BIAS=bias is not None, HAS_RESIDUAL=residual is not None,
             HAS_OTHERS=others is not None, DOUBLED=doubled is not None, TALL=tall, WIDE=wide,
-            DEEP=depth(rows.shape[1], weight), num_stages=STAGES,
+            DEEP=depth(rows.shape[1], weight, tall + wide), num_stages=STAGES,
         )  # fmt: skip
     return out
 
@@ -94,9 +94,13 @@ def height_of(count: int) -> int:
     return next((tall for tall in (64, 32) if triton.cdiv(count, tall) >= BUSY), 16)
 
 
-def depth(inputs: int, weight: Tensor) -> int:
-    """Inputs that a program reads at once."""
-    return min(power_of_two(inputs), 128 if weight.itemsize == 2 else 32)
+def depth(inputs: int, weight: Tensor, sides: int) -> int:
+    """Inputs that a program reads at once; ``sides`` are rows and columns of its block together.
+
+    ``STAGES`` blocks of inputs and weights fit into the 99 kB of shared memory that smaller GPUs have.
+    """
+    most = 128 if sides <= 96 else 64
+    return min(power_of_two(inputs), most if weight.itemsize == 2 else most // 4)
 
 
 def warps_of(channels: int) -> int:
