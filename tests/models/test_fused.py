@@ -126,9 +126,7 @@ def test_other_detectors_are_refused(name: str, more: dict[str, Any], said: str)
     reason = why_not_fused(detector)
     assert reason is not None
     assert said in reason
-    with pytest.raises(
-        FateError, match=f"precision='float16' was asked for with {name}, but .*; give precision='tf32'"
-    ):
+    with pytest.raises(FateError, match=f"precision='float16' was asked for with {name}, but .*; choose 'tf32'"):
         fuse_network_(detector, reference, torch.float16)
 
 

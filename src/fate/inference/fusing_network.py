@@ -38,9 +38,7 @@ def fuse_network_(detector: Detector, operations: ModuleType, dtype: torch.dtype
     reason = why_not_fused(detector)
     if reason is not None:
         name = detector.description.get("name", "this detector")
-        raise FateError(
-            f"precision='float16' was asked for with {name}, but {reason}; give precision='tf32' or 'bfloat16'"
-        )
+        raise FateError(f"precision='float16' was asked for with {name}, but {reason}; choose 'tf32' or 'bfloat16'")
     assert isinstance(detector.backbone, MaxViT)
     assert isinstance(detector.neck, PAFPN)
     assert isinstance(detector.head, YOLOXHead)

@@ -142,7 +142,7 @@ def compile_for_streaming(
 def _fuse_network(model: Detector, compiler: bool) -> None:
     """Prepare a detector for the precision "float16"."""
     if not HAS_TRITON or compiler:
-        reason = "compiler=True" if compiler else "without Triton"
+        reason = "with compiler=True" if compiler else "without Triton"
         raise FateError(f"precision='float16' was given {reason}; it needs Triton (pip install triton) and no compiler")
     from fate.models.fused import kernels  # noqa: PLC0415  (needs triton)
 
