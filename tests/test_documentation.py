@@ -29,6 +29,12 @@ TRITON = (
     ".matching_gpu",
     ".deformable_gpu",
     ".fusing_gpu",
+    ".products_gpu",
+    ".attention_gpu",
+    ".memory_gpu",
+    ".maps_gpu",
+    ".nms_gpu",
+    ".fused.kernels",
 )
 ELSEWHERE = ("__main__", ".bags") if find_spec("triton") else ("__main__", ".bags", *TRITON)
 MODULES = [

@@ -37,7 +37,12 @@ def exact_products() -> Iterator[None]:
 
 
 #: Pixels, scores, and the share of boxes that may differ by more: rounding decides which cells become queries of DETR.
-TOLERANCES = {"float32": (0.05, 1e-4, 0.0), "tf32": (0.5, 0.01, 0.1), "bfloat16": (2.0, 0.05, 0.3)}
+TOLERANCES = {
+    "float32": (0.05, 1e-4, 0.0),
+    "tf32": (0.5, 0.01, 0.1),
+    "bfloat16": (2.0, 0.05, 0.3),
+    "float16": (0.5, 0.01, 0.1),
+}
 
 
 @families
@@ -46,6 +51,10 @@ TOLERANCES = {"float32": (0.05, 1e-4, 0.0), "tf32": (0.5, 0.01, 0.1), "bfloat16"
 def test_a_graph_finds_what_the_detector_finds(
     on_gpu: dict[str, Detector], exact_products: None, family: str, precision: Precision, streams: int
 ) -> None:
+    if precision == "float16" and family not in ("s5", "lstm"):
+        with pytest.raises(FateError, match="precision='float16' was asked for with .*, but its backbone"):
+            compile_for_streaming(on_gpu[family], "cuda", streams=streams, precision=precision, **ALL)
+        return
     batches = stream(5, streams)
     step = compile_for_streaming(on_gpu[family], "cuda", streams=streams, precision=precision, **ALL)
     assert isinstance(step, GraphStep)
@@ -100,10 +109,12 @@ def test_windows_of_many_sizes_follow_each_other(
     assert worst([step(batch) for batch in batches], expected, pixels=0.05, score=1e-4) == 0
 
 
-@families
-def test_a_graph_is_reset_as_a_step_is(on_gpu: dict[str, Detector], family: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "precision"), [*((family, "float32") for family in FAMILIES), ("s5", "float16"), ("lstm", "float16")]
+)
+def test_a_graph_is_reset_as_a_step_is(on_gpu: dict[str, Detector], family: str, precision: Precision) -> None:
     batches = stream(2, streams=2)
-    step = compile_for_streaming(on_gpu[family], "cuda", streams=2, precision="float32", **ALL)
+    step = compile_for_streaming(on_gpu[family], "cuda", streams=2, precision=precision, **ALL)
     first = [step(batch) for batch in batches]
     step.reset()
     assert worst([step(batch) for batch in batches], first, pixels=1e-3, score=1e-5) == 0
@@ -117,11 +128,14 @@ def test_a_graph_is_reset_as_a_step_is(on_gpu: dict[str, Detector], family: str)
     assert worst([[fresh]], [[first[1][0]]], pixels=1e-3, score=1e-5) > 0.1
 
 
-def test_graphs_recorded_beforehand_do_not_disturb_the_memory(on_gpu: dict[str, Detector]) -> None:
+@pytest.mark.parametrize(("family", "precision"), [("s5", "float32"), ("s5", "float16"), ("lstm", "float16")])
+def test_graphs_recorded_beforehand_do_not_disturb_the_memory(
+    on_gpu: dict[str, Detector], family: str, precision: Precision
+) -> None:
     batches = [batch_of([window_of(1000, seed=number)]) for number in range(4)]
-    step = compile_for_streaming(on_gpu["s5"], "cuda", precision="float32", **ALL)
+    step = compile_for_streaming(on_gpu[family], "cuda", precision=precision, **ALL)
     expected = [step(batch) for batch in batches]
-    prepared = compile_for_streaming(on_gpu["s5"], "cuda", precision="float32", **ALL)
+    prepared = compile_for_streaming(on_gpu[family], "cuda", precision=precision, **ALL)
     assert isinstance(prepared, GraphStep)
     prepared.prepare(MIN_CAPACITY, 50_000)
     found = [prepared(batch) for batch in batches[:2]]
@@ -139,6 +153,11 @@ def test_results_stay_when_the_next_window_comes(on_gpu: dict[str, Detector]) ->
     step(batches[2])
     assert all(torch.equal(part, kept) for part, kept in zip(first, before, strict=True))
     assert all(part is not None and part.device.type == "cpu" for part in first)
+
+
+def test_few_kernels_and_a_compiler_exclude_each_other(on_gpu: dict[str, Detector]) -> None:
+    with pytest.raises(FateError, match="precision='float16' was given .*; it needs Triton"):
+        compile_for_streaming(on_gpu["s5"], "cuda", precision="float16", compiler=True)
 
 
 def test_windows_that_do_not_fit_are_refused_before_they_reach_the_gpu(on_gpu: dict[str, Detector]) -> None:

@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fate.models.nms import Score, can_loop, detections, detections_by_loop, detections_by_tensors
+from fate.models.nms import (
+    Score,
+    best_proposals,
+    can_loop,
+    detections,
+    detections_by_loop,
+    detections_by_tensors,
+    detections_of_rows,
+)
 from fate.models.outputs import Outputs
 
 SENSOR = (60, 90)
@@ -44,6 +52,27 @@ def test_the_loop_finds_the_boxes_of_the_tensors(seed: int, confidence: float, s
         for max_overlap in (None, 0.0, 0.3, 1.0):
             options = {"confidence": confidence, "score": score, "max_overlap": max_overlap}
             assert (assert_equal(some_outputs(seed), **options) > 0) == (confidence < 0.9)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("confidence", [0.0, 0.05, 0.5, 1.0])
+@pytest.mark.parametrize("score", ["class", "product"])
+@pytest.mark.parametrize("max_overlap", [None, 0.0, 1.0])
+def test_sorted_proposals_become_the_boxes_of_the_tensors(
+    seed: int, confidence: float, score: Score, max_overlap: float | None
+) -> None:
+    outputs = some_outputs(seed)
+    best = best_proposals(outputs, confidence, 400)
+    assert best.objectness is not None
+    columns = (best.confidences, best.scores, best.class_ids.float(), best.objectness)
+    rows = torch.cat([best.boxes, torch.stack(columns, -1)], -1)
+    found = detections_of_rows(rows, SENSOR, score, max_overlap)
+    expected = detections_by_tensors(outputs, SENSOR, confidence, score, max_overlap)
+    assert (sum(len(each.boxes) for each in found) > 0) == (confidence < 0.9)
+    for ours, theirs in zip(found, expected, strict=True):
+        for name, own, other in zip(ours._fields, ours, theirs, strict=True):
+            assert torch.equal(own, other), name
+            assert own.dtype == other.dtype
 
 
 def test_predictions_that_are_no_numbers_or_certain_are_treated_alike() -> None:

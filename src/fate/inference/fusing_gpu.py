@@ -119,6 +119,6 @@ def _add_bias_and_activate(values, bias, count, channels, silu: tl.constexpr, ti
     """Channels are the fastest axis of ``values``."""
     index = tl.program_id(0) * tile + tl.arange(0, tile)
     inside = index < count
-    x = tl.load(values + index, mask=inside) + tl.load(bias + index % channels, mask=inside)
+    x = tl.load(values + index, mask=inside).to(tl.float32) + tl.load(bias + index % channels, mask=inside)
     y = x * tl.sigmoid(x) if silu else x * tl.minimum(tl.maximum(x + 3.0, 0.0), 6.0) / 6.0
-    tl.store(values + index, y, mask=inside)
+    tl.store(values + index, y.to(values.dtype.element_ty), mask=inside)

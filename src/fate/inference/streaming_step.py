@@ -37,10 +37,12 @@ from fate.events.window import Window
 from fate.inference.backends.graph_detector import GraphDetector
 from fate.inference.backends.sessions import BF16
 from fate.inference.fusing import fused, lay_out_for_cpu_
+from fate.inference.fusing_network import fuse_network_
 from fate.models import nms
 from fate.models import state as states
 from fate.models.backbones.maxvit import MaxViT
 from fate.models.detector import Detector, step_scale_of
+from fate.models.fused.yolox import FusedYOLOXHead
 from fate.models.heads.yolox import YOLOXHead
 from fate.models.layers.norm import HAS_TRITON
 from fate.models.nms import Detections, Score
@@ -48,8 +50,9 @@ from fate.models.state import State
 from fate.rates import CANONICAL_US
 
 #: Precision of matrix products: "float32"; "tf32" rounds inputs to 10 bits of mantissa (tensor cores); "bfloat16"
-#: rounds to 7 bits where that is safe (S5 layers, boxes and scores stay in float32).
-Precision = Literal["float32", "tf32", "bfloat16"]
+#: rounds to 7 bits where that is safe (S5 layers, boxes and scores stay in float32); "float16" stores weights and maps
+#: of RVT and S5-ViT with 10 bits and computes them in few kernels (states, boxes and scores stay in float32).
+Precision = Literal["float32", "tf32", "bfloat16", "float16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 #: Events that the smallest graph can take, and the ratio of the capacities of two neighbouring graphs.
 MIN_CAPACITY, CAPACITY_GROWTH = 1 << 13, 4
@@ -122,7 +125,9 @@ def compile_for_streaming(
     options = {"confidence": confidence, "score": score, "max_overlap": max_overlap, "most": most}
     if kind == "cuda":
         model = fused(detector).to(device)
-        if HAS_TRITON and chosen != "bfloat16" and not compiler:  # the compiler fuses by itself
+        if chosen == "float16":
+            _fuse_network(model, compiler)
+        elif HAS_TRITON and chosen != "bfloat16" and not compiler:  # the compiler fuses by itself
             from fate.inference.fusing_gpu import fuse_for_gpu_  # noqa: PLC0415  (needs triton)
 
             fuse_for_gpu_(model)
@@ -132,6 +137,16 @@ def compile_for_streaming(
     model = fused(detector).to(device)
     lay_out_for_cpu_(model)
     return StreamingStep(model, streams, chosen, hop_us, options)
+
+
+def _fuse_network(model: Detector, compiler: bool) -> None:
+    """Prepare a detector for the precision "float16"."""
+    if not HAS_TRITON or compiler:
+        reason = "with compiler=True" if compiler else "without Triton"
+        raise FateError(f"precision='float16' was given {reason}; it needs Triton (pip install triton) and no compiler")
+    from fate.models.fused import kernels  # noqa: PLC0415  (needs triton)
+
+    fuse_network_(model, kernels, torch.float16)
 
 
 @dataclass(eq=False, repr=False)
@@ -366,6 +381,10 @@ class GraphStep(StreamingStep):
 
     def _propose(self, images: Tensor, state: State, step_scale: float | Tensor) -> tuple[Tensor, State]:
         outputs, after = self.detector(images, state, step_scale=step_scale)
+        if outputs.objectness is not None and HAS_TRITON and not self.compiler:
+            from fate.models.nms_gpu import best_rows  # noqa: PLC0415  (needs triton)
+
+            return best_rows(outputs, self.options["confidence"], CANDIDATES), after
         if outputs.objectness is None:
             found = nms.best_classes(outputs, self.options["confidence"], self.options["most"])
         else:
@@ -379,14 +398,15 @@ class GraphStep(StreamingStep):
         if self._host is None:
             self._host = torch.empty(found.shape, pin_memory=True)
         self._host.copy_(found)
+        if isinstance(self.detector.head, YOLOXHead | FusedYOLOXHead):
+            return nms.detections_of_rows(
+                self._host, self.detector.sensor, self.options["score"], self.options["max_overlap"]
+            )
         rows = self._host.numpy()
         most = max(int((rows[..., 4] >= 0).sum(1).max()), 1)  # rows that some window uses
         columns = torch.from_numpy(rows[:, :most])
-        confidences, scores, class_ids, objectness = columns[..., 4:].unbind(-1)
-        has_objectness = isinstance(self.detector.head, YOLOXHead)
-        candidates = nms.Candidates(
-            columns[..., :4], confidences, scores, class_ids.long(), objectness if has_objectness else None
-        )
+        confidences, scores, class_ids, _ = columns[..., 4:].unbind(-1)
+        candidates = nms.Candidates(columns[..., :4], confidences, scores, class_ids.long(), None)
         stays = nms.kept(candidates, self.options["max_overlap"])
         return nms.finished(candidates, stays, self.detector.sensor, self.options["score"])
 
@@ -405,8 +425,15 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def _write(own: State, new: State) -> None:
-    for target, source in zip(states.tensors(own), states.tensors(new), strict=True):
-        target.copy_(source)
+    """Copy a state by one kernel for each type; parts that have been overwritten already are left out."""
+    pairs = [
+        (target, source)
+        for target, source in zip(states.tensors(own), states.tensors(new), strict=True)
+        if target.data_ptr() != source.data_ptr()
+    ]
+    for dtype in {target.dtype for target, _ in pairs}:
+        targets, sources = zip(*((to, given) for to, given in pairs if to.dtype == dtype), strict=True)
+        torch._foreach_copy_(targets, sources)
 
 
 def _fill(target: EventBatch, batch: EventBatch) -> None:

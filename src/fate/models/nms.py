@@ -26,7 +26,7 @@ from torch import Tensor
 from fate.encoding.spec import check_choice
 from fate.errors import FateError
 from fate.models.boxes import intersection_and_union
-from fate.models.nms_loops import Limits, choose_boxes, sigmoids, suppress_boxes
+from fate.models.nms_loops import Limits, choose_boxes, finish_rows, sigmoids, suppress_boxes
 from fate.models.outputs import Outputs
 
 Score = Literal["class", "product"]
@@ -132,6 +132,23 @@ def detections_by_loop(
         choose_boxes(boxes, class_logits, objectness, limits, score == "product")
         for boxes, class_logits, objectness in zip(*columns, strict=True)
     ]
+    with torch.inference_mode(False):  # callers may use the detections in training
+        return [Detections(*map(torch.from_numpy, arrays)) for arrays in found]
+
+
+def detections_of_rows(
+    rows: Tensor, sensor: Sequence[int], score: Score = "class", max_overlap: float | None = None
+) -> list[Detections]:
+    """``detections`` of the best proposals of N windows of a head with objectness, on the CPU, by a compiled loop.
+
+    Args:
+        rows: [N, K, 8] float32, best first: x1, y1, x2, y2, confidence (-1 below the threshold), score, class,
+            objectness.
+        sensor, score, max_overlap: as in ``detections``.
+    """
+    overlap = MAX_OVERLAP if max_overlap is None else check_max_overlap(max_overlap)
+    limits = _limits(0.0, overlap, int(sensor[0]), int(sensor[1]))
+    found = [finish_rows(window, limits, score == "product") for window in np.ascontiguousarray(rows.numpy())]
     with torch.inference_mode(False):  # callers may use the detections in training
         return [Detections(*map(torch.from_numpy, arrays)) for arrays in found]
 

@@ -63,26 +63,70 @@ def choose_boxes(
             probabilities[0, found], probabilities[1, found] = score, there
             found += 1
     order = np.argsort(-products[:found], kind="mergesort")  # stable
-    count, nothing = found, np.float32(0)
-    corners, areas = np.empty((1, 4, count), np.float32), np.empty((1, count), np.float32)
-    ids, stays = np.empty((1, count), np.int32), np.ones((1, count), np.int32)
-    for k in range(count):
+    corners, ids = np.empty((1, 4, found), np.float32), np.empty((1, found), np.int32)
+    for k in range(found):
         for side in range(4):
             corners[0, side, k] = boxes[index[order[k]], side]
-        areas[0, k] = (corners[0, 2, k] - corners[0, 0, k]) * (corners[0, 3, k] - corners[0, 1, k])
         ids[0, k] = class_ids[order[k]]
+    clipped, kept = _finish(corners, ids, max_overlap, width, height)
+    chosen = order[kept]
+    scores = products[chosen] if by_product else probabilities[0][chosen]
+    return clipped, scores, class_ids[chosen], probabilities[1][chosen]
+
+
+@compiled
+def finish_rows(
+    rows: NDArray[np.float32], limits: Limits, by_product: bool
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]:
+    """The columns of ``nms.Detections`` of a window, as ``choose_boxes``, of proposals that are sorted already.
+
+    Args:
+        rows: [K, 8], best first: xyxy in pixels, confidence (-1 if there is none), score, class, objectness.
+        limits: of detections.
+        by_product: whether the score is the confidence.
+    """
+    _, _, max_overlap, width, height = limits
+    count = 0
+    while count < len(rows) and rows[count, 4] >= 0:
+        count += 1
+    corners, ids = np.empty((1, 4, count), np.float32), np.empty((1, count), np.int32)
+    for k in range(count):
+        for side in range(4):
+            corners[0, side, k] = rows[k, side]
+        ids[0, k] = np.int32(rows[k, 6])
+    clipped, kept = _finish(corners, ids, max_overlap, width, height)
+    scores, objectness = np.empty(len(kept), np.float32), np.empty(len(kept), np.float32)
+    class_ids = np.empty(len(kept), np.int64)
+    for number in range(len(kept)):
+        row = kept[number]
+        scores[number] = rows[row, 4] if by_product else rows[row, 5]
+        class_ids[number], objectness[number] = ids[0, row], rows[row, 7]
+    return clipped, scores, class_ids, objectness
+
+
+@compiled
+def _finish(
+    corners: NDArray[np.float32],
+    ids: NDArray[np.int32],
+    max_overlap: np.float32,
+    width: np.float32,
+    height: np.float32,
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Suppress boxes [1, 4, K] that overlap, clip the others, and return those with area and their indices."""
+    count, nothing = ids.shape[1], np.float32(0)
+    areas, stays = np.empty((1, count), np.float32), np.ones((1, count), np.int32)
+    for k in range(count):
+        areas[0, k] = (corners[0, 2, k] - corners[0, 0, k]) * (corners[0, 3, k] - corners[0, 1, k])
     suppress_boxes(corners, areas, ids, max_overlap, stays)
-    clipped, number = np.empty((count, 4), np.float32), 0
+    clipped, kept, number = np.empty((count, 4), np.float32), np.empty(count, np.int64), 0
     for k in range(count):
         left, top = min(max(corners[0, 0, k], nothing), width), min(max(corners[0, 1, k], nothing), height)
         right, bottom = min(max(corners[0, 2, k], nothing), width), min(max(corners[0, 3, k], nothing), height)
         if stays[0, k] and right > left and bottom > top:
             clipped[number, 0], clipped[number, 1], clipped[number, 2], clipped[number, 3] = left, top, right, bottom
-            order[number] = order[k]
+            kept[number] = k
             number += 1
-    chosen = order[:number]
-    scores = products[chosen] if by_product else probabilities[0][chosen]
-    return clipped[:number].copy(), scores, class_ids[chosen], probabilities[1][chosen]
+    return clipped[:number].copy(), kept[:number].copy()
 
 
 @compiled

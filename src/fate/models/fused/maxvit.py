@@ -1,0 +1,268 @@
+"""The backbone of RVT and S5-ViT for one window after another, in the operations of ``reference`` or ``kernels``.
+
+Up to 128 channels, all of a stage but its convolution and its attention depends on one pixel only, and the weights are
+small: a kernel computes whole rows, from attention to the end of the block. With more channels there are few pixels,
+and the weights of a block would pass through few multiprocessors; there, every product is a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from fate.errors import FateError
+from fate.models.backbones.maxvit import MaxViT, Stage, StageState
+from fate.models.detector import Frame
+from fate.models.fused.reference import BlockWeights, Norm, S5Weights
+from fate.models.layers.attention import TransformerBlock
+from fate.models.layers.conv_lstm import ConvLSTM
+from fate.models.layers.s5 import S5Block
+
+#: Most channels for which a program computes whole rows.
+WHOLE = 128
+#: Most channels of a layer norm, which needs a whole row.
+LONGEST = 512
+#: Channels of images are padded to a multiple of this number, as convolutions on tensor cores need it.
+CHANNELS = 8
+
+
+class FusedMaxViT(nn.Module):
+    """A trained ``MaxViT`` for T = 1; the images need not be padded. It overwrites the state that it is given."""
+
+    remembers = True
+
+    def __init__(self, backbone: MaxViT, frame: Frame, operations: ModuleType, dtype: torch.dtype) -> None:
+        """Args:
+        backbone: its weights are copied.
+        frame: of the detector.
+        operations: ``reference`` or ``kernels``.
+        dtype: of weights, features and inputs of products.
+        """
+        super().__init__()
+        self.padded = tuple(side // (frame.encoder_stride) for side in frame.padded)
+        self.empty_value = frame.empty_value
+        self.stages = nn.ModuleList(
+            FusedStage(cast(Stage, stage), backbone.partition, operations, dtype) for stage in backbone.stages
+        )
+        first = cast(FusedStage, self.stages[0]).conv
+        missing = -first.in_channels % CHANNELS
+        first.weight = _constant(nn.functional.pad(first.weight, (0, 0, 0, 0, 0, missing)), dtype)
+        first.in_channels += missing
+        self._canvas: Tensor | None = None
+
+    def forward(
+        self,
+        images: Tensor,
+        state: Sequence[StageState] | None = None,
+        steps: int = 1,
+        step_scale: float | Tensor = 1.0,
+    ) -> tuple[list[Tensor], tuple[StageState, ...]]:
+        """Same arguments and results as ``MaxViT.forward``; features have the type of the weights."""
+        if steps != 1:
+            raise FateError(f"steps={steps} was given; a fused backbone takes one window of each stream")
+        x = self._laid_out(images)
+        features, states = [], []
+        for index, stage in enumerate(self.stages):
+            x, after = stage(x, None if state is None else state[index], step_scale)
+            features.append(x)
+            states.append(after)
+        return features[1:], tuple(states)
+
+    def _laid_out(self, images: Tensor) -> Tensor:
+        """The images, padded, channels last and in 16 bits, by one copy into memory that is kept."""
+        count, channels, height, width = images.shape
+        first = cast(FusedStage, self.stages[0]).conv
+        shape = (count, first.in_channels, *self.padded)
+        if self._canvas is None or self._canvas.shape != shape:
+            canvas = torch.zeros(shape, dtype=first.weight.dtype, device=images.device)
+            canvas[:, :channels] = self.empty_value
+            self._canvas = canvas.contiguous(memory_format=torch.channels_last)
+        self._canvas[:, :channels, :height, :width].copy_(images)
+        return self._canvas
+
+
+class FusedStage(nn.Module):
+    """A stage: strided convolution, attention in windows and over a grid, and memory."""
+
+    def __init__(self, stage: Stage, partition: tuple[int, int], operations: ModuleType, dtype: torch.dtype) -> None:
+        super().__init__()
+        given = stage.downsample.conv
+        self.conv = nn.Conv2d(
+            given.in_channels, given.out_channels, given.kernel_size[0], given.stride[0], cast(Any, given.padding),
+            bias=False, device="meta",
+        )  # fmt: skip
+        self.conv.weight = _constant(given.weight, dtype)
+        norm = norm_of(stage.downsample.norm)
+        blocks: list[FusedBlock] = []
+        for block, grid in ((stage.window, False), (stage.grid, True)):
+            if block is not None:  # the first block also normalises what the convolution returns
+                blocks.append(FusedBlock(block, None if blocks else norm, partition, grid, operations, dtype))
+        self.blocks = nn.Sequential(*blocks)
+        memory = stage.memory
+        self.memory: FusedS5 | FusedLSTM
+        if isinstance(memory, S5Block):
+            self.memory = FusedS5(memory, operations, dtype)
+        else:
+            self.memory = FusedLSTM(memory, operations, dtype)
+
+    def forward(self, x: Tensor, state: StageState, step_scale: float | Tensor) -> tuple[Tensor, StageState]:
+        """[N, C, H, W] and the state before to [N, C', H', W'] and the state after."""
+        maps = self.blocks(self.conv(x).permute(0, 2, 3, 1).contiguous())
+        maps, after = self.memory(maps, state, step_scale)
+        return maps.permute(0, 3, 1, 2), after
+
+
+class FusedBlock(nn.Module):
+    """A transformer block on maps [N, H, W, C]."""
+
+    def __init__(
+        self,
+        block: TransformerBlock,
+        before: Norm | None,
+        partition: tuple[int, int],
+        grid: bool,
+        operations: ModuleType,
+        dtype: torch.dtype,
+    ) -> None:
+        """``before`` normalises the block's input; without it the block has a norm of its own."""
+        super().__init__()
+        self.operations, self.partition, self.grid = operations, partition, grid
+        self.head_dim = block.attention.head_dim
+        self.normed = before is not None
+        self.norm = before if before is not None else norm_of(cast(nn.LayerNorm, block.attention_norm))
+        qkv, out = block.attention.qkv, block.attention.out
+        expand, contract = (cast(nn.Linear, cast(nn.Sequential, block.mlp)[index]) for index in (0, 2))
+        self.qkv, self.qkv_bias = _copy(qkv.weight, dtype), _float(qkv.bias)
+        scale, mlp_scale = block.attention_scale, block.mlp_scale
+        self.rest = BlockWeights(
+            out=_copy(out.weight * scale[:, None], dtype),
+            out_bias=_float(out.bias * scale),
+            norm=norm_of(block.mlp_norm),
+            expand=_copy(expand.weight, dtype),
+            expand_bias=_float(expand.bias),
+            contract=_copy(contract.weight * mlp_scale[:, None], dtype),
+            contract_bias=_float(contract.bias * mlp_scale),
+        )
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """[N, H, W, C] to the same."""
+        run, rest, channels = self.operations, self.rest, maps.shape[-1]
+        how = (self.partition, self.head_dim, self.grid)
+        if channels <= WHOLE:
+            attended, normed = run.normed_attention(maps, self.norm, self.qkv, self.qkv_bias, *how)
+        else:
+            qkv, normed = run.normed_linear(maps.view(-1, channels), self.norm, self.qkv, self.qkv_bias)
+            attended = run.attention(qkv.view(*maps.shape[:3], -1), *how)
+        rows, attended = (normed if self.normed else maps).view(-1, channels), attended.view(-1, channels)
+        if channels <= WHOLE:
+            return cast(Tensor, run.after_attention(attended, rows, rest).view(maps.shape))
+        rows = run.linear(attended, rest.out, rest.out_bias, residual=rows)
+        inside, _ = run.normed_linear(rows, rest.norm, rest.expand, rest.expand_bias, activation="gelu")
+        return cast(Tensor, run.linear(inside, rest.contract, rest.contract_bias, residual=rows).view(maps.shape))
+
+
+class FusedS5(nn.Module):
+    """A step of ``S5Block``; the state stays in float32 and is overwritten."""
+
+    def __init__(self, block: S5Block, operations: ModuleType, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.operations = operations
+        self.ssm = block.ssm  # it samples the system, in float32
+        b_real, b_imag = block.ssm.input_matrix.unbind(-1)
+        c_real, c_imag = block.ssm.output_matrix.unbind(-1)
+        self.weights = S5Weights(
+            norm=norm_of(block.norm),
+            into=_copy(torch.cat((b_real, b_imag)), dtype),
+            out=_copy(torch.cat((c_real, -c_imag), 1), dtype),
+            feedthrough=_float(block.ssm.feedthrough),
+            mlp_norm=norm_of(block.mlp_norm),
+            expand=_copy(block.expand.weight, dtype),
+            contract=_copy(block.contract.weight, dtype),
+        )
+        self._sampled: dict[float, tuple[Tensor, Tensor]] = {}
+
+    def forward(self, maps: Tensor, state: StageState, step_scale: float | Tensor) -> tuple[Tensor, StageState]:
+        """[N, H, W, C], x before [N, H, W, 2·P] or None for zero, and 20 / hz, to the result and x after."""
+        run, weights = self.operations, self.weights
+        rows = maps.view(-1, maps.shape[-1])
+        shape = (*maps.shape[:3], len(weights.into))
+        before = maps.new_zeros(shape, dtype=torch.float32) if state is None else cast(Tensor, state)
+        given = (rows, weights, *self._sample(step_scale), before.view(-1, shape[-1]))
+        if rows.shape[1] <= WHOLE:
+            out, after = run.s5_block(*given)
+        else:
+            after, normed = run.s5_update(*given)
+            summed = run.s5_output(after, normed, weights)
+            inside, normed = run.normed_linear(summed, weights.mlp_norm, weights.expand, gated=True)
+            out = run.linear(inside, weights.contract, residual=normed)
+        return out.view(maps.shape), after.view(shape)
+
+    def _sample(self, step_scale: float | Tensor) -> tuple[Tensor, Tensor]:
+        """Λ̄ and the gain, [1, 2·P], or [N, 2·P] if each window has its own step; those of numbers are kept."""
+        if not isinstance(step_scale, Tensor):
+            if step_scale not in self._sampled:
+                self._sampled[step_scale] = self._sample(torch.tensor([step_scale], device=self.ssm.log_step.device))
+            return self._sampled[step_scale]
+        own = step_scale.to(self.ssm.log_step.device, torch.float32).reshape(-1, 1)
+        transition, gain = (part.contiguous() for part in self.ssm.at_rate(own))
+        return (torch.zeros_like(transition) if self.ssm.official_state else transition), gain
+
+
+class FusedLSTM(nn.Module):
+    """A step of ``ConvLSTM``; the cell state stays in float32 and is overwritten."""
+
+    def __init__(self, memory: ConvLSTM, operations: ModuleType, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.operations = operations
+        self.weight, self.bias = _copy(memory.gates.weight.flatten(1), dtype), _float(memory.gates.bias)
+
+    def forward(self, maps: Tensor, state: StageState, step_scale: float | Tensor) -> tuple[Tensor, StageState]:
+        """[N, H, W, C] and (hidden, cell) before, or None for zero, to the hidden state and (hidden, cell)."""
+        if state is None:
+            state = (torch.zeros_like(maps), maps.new_zeros(maps.shape, dtype=torch.float32))
+        hidden, cell = (part.view(-1, maps.shape[-1]) for part in state)
+        hidden, cell = self.operations.conv_lstm(
+            maps.view(-1, maps.shape[-1]), hidden, cell, self.weight, self.bias
+        )  # fmt: skip
+        hidden = hidden.view(maps.shape)
+        return hidden, (hidden, cell.view(maps.shape))
+
+
+def why_not_fused(backbone: nn.Module, frame: Frame) -> str | None:
+    """Why a backbone cannot be fused; None if it can."""
+    if not isinstance(backbone, MaxViT):
+        return "its backbone is not that of RVT or S5-ViT"
+    if backbone.length_affine:
+        return "its norms depend on the length of the window"
+    if frame.repeat > 1:
+        return 'its stem repeats cells (stem="upsample")'
+    for stage in backbone.stages:
+        if not isinstance(stage, Stage) or stage.mix is not None or stage.grid is None:
+            return "a stage has no attention"
+        if stage.grid.mlp is None:
+            return "its attention has no MLP"
+        if stage.downsample.conv.out_channels > LONGEST:
+            return f"a stage has more than {LONGEST} channels"
+    return None
+
+
+def norm_of(norm: nn.LayerNorm) -> Norm:
+    """The weights of a layer norm in float32."""
+    return Norm(_float(norm.weight), _float(norm.bias), norm.eps)
+
+
+def _copy(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    return weight.detach().to(dtype, copy=True).contiguous()
+
+
+def _float(weight: Tensor | None) -> Tensor:
+    return _copy(cast(Tensor, weight), torch.float32)
+
+
+def _constant(weight: Tensor, dtype: torch.dtype) -> nn.Parameter:
+    kept = _copy(weight, dtype).contiguous(memory_format=torch.channels_last)
+    return nn.Parameter(kept, requires_grad=False)

@@ -1,0 +1,142 @@
+"""Detectors in few kernels, computed by the readable operations: outputs and states are those of the detector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fate.errors import FateError
+from fate.inference.fusing import fused
+from fate.inference.fusing_network import fuse_network_, why_not_fused
+from fate.models import state as states
+from fate.models.detector import Detector
+from fate.models.fused import reference
+from fate.models.zoo import build_model
+from tests.models.small_detectors import FAMILIES, batch_of, difference, small_detector, some_windows, state_difference
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+#: Channels on both sides of the limit up to which a kernel computes whole rows.
+WIDE = (8, 16, 32, 136)
+
+
+def _fused(detector: Detector, dtype: torch.dtype = torch.float32) -> Detector:
+    result = fused(detector)
+    fuse_network_(result, reference, dtype)
+    return result
+
+
+@torch.inference_mode()
+def _differences(
+    detector: Detector, other: Detector, windows: int = 3, streams: int = 1, step_scale: Tensor | float | None = None
+) -> list[float]:
+    """The largest difference of outputs and of states, window after window, relative to the spread of the numbers."""
+    pairs = some_windows(windows * streams, sensor=tuple(detector.sensor))
+    state = other_state = None
+    found = []
+    for first in range(0, len(pairs), streams):
+        batch = batch_of(pairs[first : first + streams])
+        outputs, state = detector(batch, state, step_scale=step_scale)
+        others, other_state = other(batch, other_state, step_scale=step_scale)
+        assert [part.shape for part in outputs[:3]] == [part.shape for part in others[:3]]
+        found += [difference(others, outputs), state_difference(other_state, state)]
+    return found
+
+
+@pytest.mark.parametrize("family", ["s5", "lstm"])
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("dims", [FAMILIES["s5"][1]["dims"], WIDE])
+def test_outputs_and_states_are_those_of_the_detector(family: str, streams: int, dims: Sequence[int]) -> None:
+    detector = small_detector(family, dims=dims)
+    assert max(_differences(detector, _fused(detector), streams=streams)) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("encoder", "more"),
+    [
+        ("histogram", {}),
+        ("voxel", {"bottlenecks": 2}),
+        ("pillars", {"official_state": True}),
+        ("pillars", {"longest_memory_s": 0.1}),
+        ("pillars", {"kinds": ["attention", "global", "global", "attention"]}),
+        ("pillars", {"mlp_ratio": 2, "head_width": 24}),
+    ],
+)
+def test_options_of_the_detector_keep_their_effect(encoder: str, more: dict[str, Any]) -> None:
+    detector = small_detector("s5", encoder, **more)
+    assert max(_differences(detector, _fused(detector))) < 1e-4
+
+
+def test_frames_that_are_no_multiple_of_32_are_padded() -> None:
+    detector = small_detector("s5", sensor=(70, 100))
+    assert max(_differences(detector, _fused(detector))) < 1e-4
+
+
+@pytest.mark.parametrize("step_scale", [0.1, torch.tensor([0.1, 2.0])])
+def test_the_time_between_windows_counts(step_scale: Tensor | float) -> None:
+    detector = small_detector("s5")
+    other = _fused(detector)
+    assert max(_differences(detector, other, streams=2, step_scale=step_scale)) < 1e-4
+    assert other.follows_time
+
+
+@pytest.mark.parametrize("family", ["s5", "lstm"])
+def test_sixteen_bits_change_little(family: str) -> None:
+    detector = small_detector(family)
+    other = _fused(detector, torch.float16)
+    with torch.inference_mode():
+        outputs, state = other(batch_of(some_windows(1)))
+    kinds = {part.dtype for part in states.tensors(state)}
+    assert kinds == ({torch.float32} if family == "s5" else {torch.float16, torch.float32})
+    assert all(part.dtype == torch.float32 for part in outputs[:3] if part is not None)
+    assert max(_differences(detector, other)) < 0.05
+
+
+def test_weights_of_the_detector_are_not_shared() -> None:
+    detector = small_detector("s5")
+    other = _fused(detector)
+    with torch.no_grad():
+        for parameter in detector.parameters():
+            parameter.fill_(math.nan)
+    with torch.inference_mode():
+        outputs, _ = other(batch_of(some_windows(1)))
+    assert bool(outputs.boxes.isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "said"),
+    [
+        ("fate-e", {}, "its backbone is not that of RVT or S5-ViT"),
+        ("get-b", {}, "its backbone is not that of RVT or S5-ViT"),
+        ("fate-s-nano", {}, "a stage has no attention"),
+        ("fate-s", {"length_affine": True}, "its norms depend on the length of the window"),
+        ("fate-s", {"mlp_ratio": 0}, "its attention has no MLP"),
+        ("fate-s", {"dims": (64, 128, 256, 1024)}, "a stage has more than 512 channels"),
+        ("fate-s", {"depthwise": True}, "its neck is not a PAFPN with CSP layers"),
+        ("fate-s", {"stem": "upsample", "encoder_options": {"pillar": 8}}, "its stem repeats cells"),
+    ],
+)
+def test_other_detectors_are_refused(name: str, more: dict[str, Any], said: str) -> None:
+    with torch.device("meta"):
+        detector = build_model(name, ("car",), (240, 304), **more)
+    reason = why_not_fused(detector)
+    assert reason is not None
+    assert said in reason
+    with pytest.raises(FateError, match=f"precision='float16' was asked for with {name}, but .*; choose 'tf32'"):
+        fuse_network_(detector, reference, torch.float16)
+
+
+@pytest.mark.parametrize("name", ["fate-s", "rvt-b", "rvt-s", "s5-vit-b", "s5-vit-s"])
+def test_detectors_of_the_papers_can_be_fused(name: str) -> None:
+    with torch.device("meta"):
+        assert why_not_fused(build_model(name, ("car",), (240, 304))) is None
+
+
+def test_clips_are_refused() -> None:
+    other = _fused(small_detector("s5"))
+    with torch.inference_mode(), pytest.raises(FateError, match="steps=2 was given; .* one window"):
+        other(batch_of(some_windows(2)), steps=2)
