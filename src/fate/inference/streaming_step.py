@@ -381,7 +381,7 @@ class GraphStep(StreamingStep):
 
     def _propose(self, images: Tensor, state: State, step_scale: float | Tensor) -> tuple[Tensor, State]:
         outputs, after = self.detector(images, state, step_scale=step_scale)
-        if outputs.objectness is not None and HAS_TRITON and not self.compiler:
+        if outputs.objectness is not None and self.precision == "float16":
             from fate.models.nms_gpu import best_rows  # noqa: PLC0415  (needs triton)
 
             return best_rows(outputs, self.options["confidence"], CANDIDATES), after
