@@ -72,7 +72,7 @@ class ModelConfig(_Frozen):
     transfer: bool = Field(
         False,
         description="weights may be those of other classes or of another sensor; layers of new classes start at random,"
-        " and parameters of length_affine at zero",
+        " and parameters for the length of windows as in a new detector",
     )
 
 
