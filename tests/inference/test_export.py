@@ -147,6 +147,7 @@ def windows_of_lengths(recording: Path, lengths_us: tuple[int, ...]) -> list[Eve
     ("name", "options", "file", "with_encoder", "option"),
     [
         ("fate-s-nano", {"dims": (8, 16, 32, 64)}, "events.onnx", True, "length_affine"),
+        ("fate-s-nano", {"dims": (8, 16, 32, 64)}, "events.onnx", True, "image_history"),
         ("fate-s-nano", {"dims": (8, 16, 32, 64)}, "step.xml", False, "length_affine"),
         ("fate-s-nano", {"dims": (8, 16, 32, 64)}, "step.xml", False, "image_history"),
         ("fate-e-tiny", SMALL_EVRT, "step.onnx", False, "length_affine"),
