@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -35,21 +36,27 @@ def average(parts: list[tuple[Path, float]]) -> Detector:
         raise FateError(f"shares of {', '.join(map(str, shares))} were given; expected 0 to 1 with a sum of 1")
     detectors = [load_trained(path) for path, _ in parts]
     averaged = detectors[-1]
+    for (path, _), detector in zip(parts, detectors, strict=True):
+        differing = [key for key in SAME if detector.description[key] != averaged.description[key]]
+        if differing:
+            refuse(path, parts[-1][0], differing)
     detectors = [*(with_options_of(averaged, detector) for detector in detectors[:-1]), averaged]
     states = [{name: value.clone() for name, value in detector.state_dict().items()} for detector in detectors]
     shapes = [{name: value.shape for name, value in state.items()} for state in states]
-    for (path, _), detector, own in zip(parts, detectors, shapes, strict=True):
+    for (path, _), own in zip(parts, shapes, strict=True):
         differing = sorted(name for name in own.keys() | shapes[-1].keys() if own.get(name) != shapes[-1].get(name))
-        differing += [key for key in SAME if detector.description[key] != averaged.description[key]]
         if differing:
-            raise FateError(
-                f"{path}: differs from {parts[-1][0]} in {', '.join(differing[:3])}; expected weights of one detector"
-            )
+            refuse(path, parts[-1][0], differing)
     for name, value in averaged.state_dict().items():
         if value.is_floating_point():
             shared = (share * state[name].double() for (_, share), state in zip(parts, states, strict=True))
             value.copy_(torch.stack(list(shared)).sum(0))
     return averaged
+
+
+def refuse(path: Path, last: Path, differing: list[str]) -> NoReturn:
+    """Refuse weights of another detector than that of the last file."""
+    raise FateError(f"{path}: differs from {last} in {', '.join(differing[:3])}; expected weights of one detector")
 
 
 def with_options_of(last: Detector, detector: Detector) -> Detector:

@@ -2,8 +2,9 @@
 
     python scripts/collect_any_rate.py docs/results/any-rate-history.json seed-0=FOLDER seed-1=FOLDER …
 
-FOLDER is the content of ``results.tgz`` of a round: ``results/NAME.json`` (windows of 1 / f),
-``results/NAME-50ms.json`` and ``runs/NAME/``. A run that was not evaluated is left out.
+If the file exists, the rounds are added to it. FOLDER is the content of ``results.tgz`` of a round:
+``results/NAME.json`` (windows of 1 / f), ``results/NAME-50ms.json`` and ``runs/NAME/``. A run that was not evaluated is
+left out. Runs of one name must have the same settings but for the seed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import yaml
 
+STUDY = "any rate with a history of images"
 METRICS = ("AP50:95", "AP50", "AP75")
 #: Figures of the time to detection, and their names in the collection.
 DELAYS = {"median_ms": "delay_p50_ms", "found_within_100_ms": "delay_within_100", "missed_share": "delay_missed"}
@@ -46,24 +48,38 @@ def settings(path: Path) -> dict[str, Any]:
     return tree
 
 
+def comparable(tree: dict[str, Any] | None) -> dict[str, Any]:
+    """The settings that runs of one name have in common."""
+    kept = json.loads(json.dumps(tree or {}))
+    for section, names in {"run": ("seed", "validate_recordings"), "data": ("workers",)}.items():
+        for name in names:
+            kept.get(section, {}).pop(name, None)
+    return kept  # type: ignore[no-any-return]
+
+
 def main() -> None:
     out, *rounds = sys.argv[1:]
-    rows: dict[str, Any] = {}
+    known = Path(out).exists()
+    content = json.loads(Path(out).read_text(encoding="utf-8")) if known else {"study": STUDY, "runs": {}}
+    rows: dict[str, Any] = content["runs"]
     for given in rounds:
         label, folder = given.split("=", 1)
         for run in sorted(path.parent for path in Path(folder, "runs").glob("*/metrics.jsonl")):
-            results = {
-                length: figures(file)
-                for length, file in (("1 / f", Path(folder, "results", f"{run.name}.json")),
-                                     ("50 ms", Path(folder, "results", f"{run.name}-50ms.json")))
-                if file.exists()
-            }  # fmt: skip
-            if results:
-                curves = curve(run / "metrics.jsonl")
-                own = settings(run / "config.yaml") if (run / "config.yaml").exists() else None
-                rows.setdefault(run.name, {})[label] = {"windows": results, "curve": curves, "settings": own}
-    text = json.dumps({"study": "any rate with a history of images", "runs": rows}, indent=1)
-    Path(out).write_text(text + "\n", encoding="utf-8")
+            files = {
+                "1 / f": Path(folder, "results", f"{run.name}.json"),
+                "50 ms": Path(folder, "results", f"{run.name}-50ms.json"),
+            }
+            results = {length: figures(file) for length, file in files.items() if file.exists()}
+            if not results:
+                print(f"{label}: {run.name} was not evaluated and is left out", file=sys.stderr)
+                continue
+            own = settings(run / "config.yaml")
+            for other, there in rows.get(run.name, {}).items():
+                if comparable(there["settings"]) != comparable(own):
+                    sys.exit(f"{label}: {run.name} has other settings than {other}; rename one of the runs")
+            entry = {"windows": results, "curve": curve(run / "metrics.jsonl"), "settings": own}
+            rows.setdefault(run.name, {})[label] = entry
+    Path(out).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

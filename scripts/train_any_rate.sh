@@ -7,9 +7,16 @@
 #   bash scripts/train_any_rate.sh wait WORK OUT SECONDS    waits for the end, at most SECONDS; copies what there is to OUT
 #
 # Settings: RECORDINGS=640 SHARDS=14 of the drives (seed 13); SEED=0 of the trainings; STEPS_E=1800 STEPS_S=2600;
-# OPTIONS_E, OPTIONS_S: model.options of the runs at any rate; DEVICE=cuda; EXTRA: further settings of all trainings.
-# A call that fails may end the machine with all that is on it, so calls should end with true.
+# OPTIONS_E, OPTIONS_S: model.options of the runs at any rate; ANY: further settings of these runs, such as
+# "strategy.hop_share=0.5"; EXTRA: further settings of all runs; DEVICE=cuda. The exit code of wait is 0 if all is done,
+# 1 if a part has failed (WORK/log.txt names its log), 3 if the work goes on. Some machines are lost with all that is on
+# them if a call fails: add "|| true" there.
 set -euo pipefail
+case "${1:-} $#" in "simulate 2" | "train 2" | "all 2" | "wait 4") ;; *)
+    echo "expected: simulate WORK, train WORK, or wait WORK OUT SECONDS; given: $*" >&2
+    exit 2
+    ;;
+esac
 command=$1 work=$2
 device=${DEVICE:-cuda} data=$work/drives
 export PYTHONPATH=$work/src PYTHONUNBUFFERED=1
@@ -34,8 +41,16 @@ train() { # NAME MODEL STEPS SETTINGS...
     OMP_NUM_THREADS=2 $fate train "sim/$model-20hz" data.path="$data" strategy.name=any_rate strategy.labels=truth \
         strategy.consistency_weight=0 model.transfer=true model.weights="$work/src/fate/weights/$model.safetensors" \
         data.resident_gb=10 data.workers=4 run.epoch_steps=200 run.epochs=$((steps / 200)) run.validate_every=1000 \
-        run.validate_recordings=16 run.device="$device" run.seed="${SEED:-0}" ${EXTRA:-} "$@" \
-        --out "$work/runs/$name" > "$work/train-$name.txt" 2>&1 && say "$name trained" && evaluate "$name"
+        run.validate_recordings=16 run.device="$device" run.seed="${SEED:-0}" "$@" ${EXTRA:-} \
+        --out "$work/runs/$name" > "$work/train-$name.txt" 2>&1 || fail "$name was not trained, see $work/train-$name.txt"
+    say "$name trained"
+    evaluate "$name" || fail "$name was not evaluated, see $work/results/$name*.txt"
+}
+
+fail() { # WHAT
+    say "$1"
+    touch "$work/failed"
+    exit 1
 }
 
 evaluate() { # NAME: at all rates, with windows of 1 / f and of 50 ms
@@ -50,7 +65,7 @@ evaluate() { # NAME: at all rates, with windows of 1 / f and of 50 ms
 
 all() {
     mkdir -p "$work/results" "$work/runs"
-    local any=(strategy.hop_share=0.7 strategy.first_alpha=0.5 strategy.last_alpha=0.1) only=("strategy.rates=[20]")
+    local any=(strategy.hop_share=0.7 strategy.first_alpha=0.5 strategy.last_alpha=0.1 ${ANY:-}) only=("strategy.rates=[20]")
     train e-20hz fate-e-tiny "${STEPS_E:-1800}" "model.options={recurrence: time}" "${only[@]}" &
     train e-any fate-e-tiny "${STEPS_E:-1800}" "model.options=${OPTIONS_E:-{recurrence: time, image_history: true\}}" "${any[@]}" &
     train s-20hz fate-s-tiny "${STEPS_S:-2600}" "${only[@]}" &
@@ -65,10 +80,11 @@ copy_to() { # OUT: weights in 16 bits, learning curves and figures
 import pathlib, sys
 import torch
 from fate.inference.loading import load_trained
-from fate.models.checkpoints import save_model
+from fate.models.checkpoints import read_card, save_model
 runs, out = map(pathlib.Path, sys.argv[1:])
 for path in runs.glob("*/last.safetensors"):
-    save_model(load_trained(path), out / f"{path.parent.name}.safetensors", dtype=torch.float16)
+    facts = {"training": read_card(path).get("training")}
+    save_model(load_trained(path), out / f"{path.parent.name}.safetensors", facts=facts, dtype=torch.float16)
 PY
     tar czf "$1/results.tgz" -C "$work" --exclude '*.safetensors' --exclude '*.ckpt' --exclude drives --exclude src . || [ $? = 1 ]
 }
@@ -83,7 +99,7 @@ simulate)
     say "simulated"
     ;;
 train)
-    rm -rf "$work/src"
+    rm -rf "$work/src" "$work/ended" "$work/failed"
     cp -r src "$0" "$work/"
     setsid nohup bash "$work/$(basename "$0")" all "$work" > "$work/run.txt" 2>&1 < /dev/null &
     ;;
@@ -92,7 +108,7 @@ wait)
     for _ in $(seq "$4"); do [ -e "$work/ended" ] && break || sleep 1; done
     tail -qn 1 "$work"/train-*.txt "$work/log.txt" || true
     copy_to "$3"
-    [ -e "$work/ended" ]
+    [ -e "$work/ended" ] || exit 3
+    [ ! -e "$work/failed" ] || exit 1
     ;;
-*) echo "expected: simulate WORK, train WORK, or wait WORK OUT SECONDS; given: $*" >&2 && exit 2 ;;
 esac

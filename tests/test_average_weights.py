@@ -60,6 +60,11 @@ def test_other_detectors_and_other_sums_are_refused(script: Any, tmp_path: Path)
     first, other = save(tmp_path / "a.safetensors", 1, 10), save(tmp_path / "c.safetensors", 1, 10, length_affine=True)
     with pytest.raises(FateError, match=r"c\.safetensors: .*a\.safetensors.*length_affine.*one detector"):
         script.average([(other, 0.5), (first, 0.5)])
+    torch.manual_seed(3)
+    dogs = build_model("fate-s-nano", ("dog",), (64, 96), dims=(8, 16, 32, 64))
+    save_model(dogs, tmp_path / "dogs.safetensors")
+    with pytest.raises(FateError, match=r"dogs\.safetensors: .*c\.safetensors.*classes.*one detector"):
+        script.average([(tmp_path / "dogs.safetensors", 0.5), (other, 0.5)])
     with pytest.raises(FateError, match=r"0\.5, 0\.6.*sum of 1"):
         script.average([(first, 0.5), (first, 0.6)])
     with pytest.raises(FateError, match=r"-0\.5, 1\.5.*0 to 1"):

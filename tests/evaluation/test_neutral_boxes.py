@@ -76,7 +76,7 @@ def without_neutral(truth: list[Row], neutral: list[Row], found: list[Row]) -> l
 
 def figures(scores: Scores) -> dict[str, Any]:
     values = scores.to_dict(curves=True)
-    for name in ("given_truth", "given_predictions", "truth_dropped", "predictions_dropped"):
+    for name in ("given_predictions", "predictions_dropped"):
         del values["counts"][name]
     del values["notes"]
     return values

@@ -31,7 +31,7 @@ from tests.models.test_length_affine import of_lengths
 pytestmark = pytest.mark.usefixtures("one_thread")
 DETECTORS: dict[str, tuple[str, dict[str, Any]]] = {
     "s5": ("s5", {}),
-    "lstm": ("lstm", {"encoder": "tore"}),
+    "lstm": ("lstm", {"encoder": "voxel"}),
     "with length_affine": ("s5", {"length_affine": True}),
     "evrt": ("evrt", {"recurrence": "time"}),
     "evrt with length_affine": ("evrt", {"length_affine": True}),
@@ -226,8 +226,16 @@ def test_a_state_of_another_detector_or_of_other_streams_is_refused() -> None:
         completed(images, without)
     _, state = completed(images)
     one = (*state[:2], states.mapped(lambda part: part[:1], state[2]))
-    with pytest.raises(FateError, match="1 streams .* 2 windows"):
+    with pytest.raises(FateError, match="1 streams .* 2 streams"):
         completed(images, one)
+    small = (*state[:2], states.mapped(lambda part: part[..., :-1], state[2]))
+    with pytest.raises(FateError, match="37.* 38"):
+        completed(images, small)
+
+
+def test_an_encoder_whose_empty_cells_are_not_zero_is_refused() -> None:
+    with pytest.raises(FateError, match="image_history.*tore"):
+        small_detector("lstm", "tore", image_history=True)
 
 
 def test_its_weights_are_refused_by_a_detector_without_it() -> None:

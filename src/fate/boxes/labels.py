@@ -31,6 +31,11 @@ NEUTRAL = "neutral"
 NEUTRAL_SHARE = 0.5
 
 
+def is_neutral_name(name: str) -> bool:
+    """Whether a class name is that of neutral boxes; case does not matter."""
+    return name.strip().lower() == NEUTRAL
+
+
 class LabelSource(IntEnum):
     """The origin of a row."""
 
@@ -204,17 +209,17 @@ class Labels:
 
     @property
     def is_neutral(self) -> NDArray[np.bool_]:
-        """(N,) whether a row is neutral: of the class named ``neutral``."""
-        if self.classes is None or NEUTRAL not in self.classes:
-            return np.zeros(len(self), np.bool_)
-        return np.asarray(self.class_id == self.classes.index(NEUTRAL))
+        """(N,) whether a row is neutral: of the class named ``neutral``, in capitals or not."""
+        ids = [number for number, name in enumerate(self.classes or ()) if is_neutral_name(name)]
+        return np.asarray(np.isin(self.class_id, ids))
 
     @property
     def objects(self) -> Labels:
         """The rows that are not neutral, without that class if it is the last; every labelled time is kept."""
-        if self.classes is None or NEUTRAL not in self.classes:
+        if not any(map(is_neutral_name, self.classes or ())):
             return self
-        names = self.classes[:-1] if self.classes[-1] == NEUTRAL else self.classes
+        names = self.classes or ()
+        names = names[:-1] if is_neutral_name(names[-1]) else names
         kept = ~self.is_neutral
         return _restore({name: getattr(self, name)[kept] for name in COLUMNS}, self.labelled_us, names, self.sensor)
 

@@ -90,13 +90,14 @@ def matches(frames: Frames, num_classes: int) -> Matches:
     Left out are duplicates, which ``fate detect`` suppresses for all heads (heads without objectness keep them in AP),
     and predictions that match no ground truth that counts, but one that is too small for the protocol: whether the
     prediction itself is above the limit is a matter of a pixel. Duplicates are found among the predictions that the
-    protocol keeps, clipped to the sensor; at its border and limits, a few are others than those of ``fate detect``. A
-    protocol that collects the predictions of several times in a frame keeps them all.
+    protocol keeps, also among those on neutral boxes, clipped to the sensor; at its border and limits, a few are others
+    than those of ``fate detect``. A protocol that collects the predictions of several times in a frame keeps them all.
     """
-    found = frames.predictions
+    found, kept = frames.all_predictions, ~frames.is_on_neutral
     if frames.protocol.time_rule == "nearest":
         group = found.frame * num_classes + found.class_id
-        found = found[~is_duplicate(group, found.xywh, found.score, MAX_OVERLAP)].view(np.recarray)
+        kept = kept & ~is_duplicate(group, found.xywh, found.score, MAX_OVERLAP)
+    found = found[kept].view(np.recarray)
     right = _assigned(frames.truth, found, num_classes) >= 0
     unmatched: Rows = found[~right].view(np.recarray)
     is_judged = right.copy()

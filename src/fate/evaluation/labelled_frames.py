@@ -78,13 +78,15 @@ class BoxTable:
         """The rows later than ``after_us`` that count, and how many were dropped for each of ``REASONS``.
 
         A row is dropped for one reason. Rows of an unknown class stay: their times are frames of the evaluation.
+        Neutral boxes are in no count.
         """
         early = self.t_us <= after_us
         low = ~early & (self.score < floor)
         small = ~early & ~low & ~self.is_large_enough(protocol)
         kept = ~(early | low | small)
         counts = (early, low, small, kept & (self.class_id < 0))
-        dropped = {reason: int(np.count_nonzero(rows)) for reason, rows in zip(REASONS, counts, strict=True)}
+        counted = ~self.is_neutral
+        dropped = {reason: int(np.count_nonzero(rows & counted)) for reason, rows in zip(REASONS, counts, strict=True)}
         return self._select(kept), dropped
 
     def select_too_small(self, protocol: Protocol, after_us: int) -> BoxTable:
@@ -225,16 +227,25 @@ class Frames:
 
         Read them after the last recording was added.
         """
-        found = np.concatenate([np.zeros(0, FRAME_ROW), *self._predictions]).view(np.recarray)
+        return self.all_predictions[~self.is_on_neutral].view(np.recarray)
+
+    @cached_property
+    def all_predictions(self) -> np.recarray[Any, Any]:
+        """Predictions of all frames, [M] of ``FRAME_ROW``."""
+        return np.concatenate([np.zeros(0, FRAME_ROW), *self._predictions]).view(np.recarray)
+
+    @cached_property
+    def is_on_neutral(self) -> NDArray[np.bool_]:
+        """[M] whether each of all predictions is on a neutral box, and is left out."""
         neutral = np.concatenate([np.zeros(0, FRAME_ROW), *self._neutral]).view(np.recarray)
         if not len(neutral):
-            return found
-        return found[~_lie_in_neutral(found, neutral, self.truth)].view(np.recarray)
+            return np.zeros(len(self.all_predictions), np.bool_)
+        return _lie_in_neutral(self.all_predictions, neutral, self.truth)
 
     @property
     def num_neutral(self) -> int:
         """Predictions on neutral boxes, which are left out."""
-        return sum(map(len, self._predictions)) - len(self.predictions)
+        return int(np.count_nonzero(self.is_on_neutral))
 
     @property
     def step_us(self) -> float | None:
@@ -256,7 +267,7 @@ class Frames:
             seen_after_us -= self.tolerance_us
         kept_truth, dropped = truth.filtered(protocol, after_us)
         kept, dropped_too = predictions.filtered(protocol, seen_after_us, protocol.score_floor)
-        counts.given_truth += len(truth)
+        counts.given_truth += int(np.count_nonzero(~truth.is_neutral))
         counts.given_predictions += len(predictions)
         for reason in REASONS:
             counts.truth_dropped[reason] += dropped[reason]

@@ -75,7 +75,7 @@ def _rename_classes(labels: Labels, mapped: ClassMap) -> Labels:
     foreign, index = np.unique(labels.class_id[class_ids < 0], return_inverse=True)
     class_ids[class_ids < 0] = len(known) + index
     names = [f"id {number}" if labels.classes is None else labels.classes[number] for number in foreign.tolist()]
-    shown = [f"{name} (not of this dataset)" if name in mapped.names else name for name in names]
+    shown = [f"{name} (not of this dataset)" if name in known else name for name in names]
     return replace(labels, class_id=class_ids, classes=(*known, *shown))
 
 

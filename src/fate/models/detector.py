@@ -241,11 +241,15 @@ class Detector(nn.Module):
         fits = isinstance(state, tuple | list) and len(state) == len(recurrent)
         if not fits or any((part is not None) != expected for part, expected in zip(state, recurrent, strict=True)):
             raise FateError("a state of another model was given; expected what this one returned, or None to begin")
-        # The backbone's state has strides 4 to 32, channels last; the memory's has strides 8 to 32, channels first. The
-        # history has the size of the encoder's images, which are not padded.
+        # The history has the size of the images, which may be padded.
         for part in states.tensors(state[2:]):
-            if len(part) != streams:
-                raise FateError(f"a history of {len(part)} streams was given for {streams} windows a step")
+            sizes = [tuple(-(-side // self.frame.encoder_stride) for side in size) for size in self.frame[:2]]
+            if len(part) != streams or tuple(part.shape[2:]) not in sizes:
+                raise FateError(
+                    f"a history of {len(part)} streams and {tuple(part.shape[2:])} cells was given; expected"
+                    f" {streams} streams and {sizes[0]} cells, as the detector returned them, or None to begin"
+                )
+        # The backbone's state has strides 4 to 32, channels last; the memory's has strides 8 to 32, channels first.
         for part, finest, rows_axis in zip(state[:2], (4, 8), (1, 2), strict=True):
             for stage, stage_state in enumerate(part or ()):
                 for tensor in states.tensors(stage_state):

@@ -173,7 +173,8 @@ def build_model(
         encoder_options: arguments of the encoder that differ from the model's own. Pillar Encoding keeps 16 000 pillars
             of a window on sensors up to 304×240, and all of them on larger ones.
         stem: how the backbone takes an image that is coarser than the sensor, see ``detector.Stem``.
-        image_history: complete the images of windows shorter than 50 ms, see ``layers.image_history``.
+        image_history: complete the images of windows shorter than 50 ms, see ``layers.image_history``; for encoders
+            whose cells without events are 0.
         options: arguments of the model's family: ``official_state``, ``dims``, ``layers``, …
     """
     model = model_named(name)
@@ -191,6 +192,11 @@ def build_model(
     build, stride = FAMILIES[model.family]
     check_options(name, build, 3, options)
     chosen_options = {**model.options, **options}
+    if image_history and float(getattr(image, "empty_value", 0.0)) != 0:
+        raise FateError(
+            f"image_history=True was given with the encoder {chosen}, whose cells without events are not 0; give"
+            " another encoder, such as pillars"
+        )
     history = ImageHistory(int(image.channels), bool(chosen_options.get("length_affine"))) if image_history else None
     channels = int(image.channels) + bool(chosen_options.get("length_affine"))
     if image_history or chosen_options.get("length_affine"):

@@ -180,7 +180,7 @@ def _draw_row(
     pictures, captions = [], []
     if truth is not None:
         boxes = _labels_near(truth, time_us)
-        pictures.append(picture if boxes is None else draw_labels(picture, boxes, factor, classes))
+        pictures.append(picture if boxes is None else draw_labels(picture, boxes, factor, boxes.classes or classes))
         captions.append(f"{time_us / 1e6:.2f} s: {'no ' if boxes is None else ''}labels")
     for caption, run in runs.items():
         known = [frame for frame in run.frames if frame.t_us <= time_us]
