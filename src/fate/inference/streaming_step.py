@@ -169,7 +169,8 @@ class StreamingStep:
         with torch.inference_mode(), self._precision():
             images = self._encode(batch.to(self.device), steps)
             encoded = time.perf_counter()
-            outputs, self.state = self.detector(images, self.state, steps, step_scale=self._step_scale(batch))
+            scale = self._step_scale(batch)
+            outputs, self.state = self.detector(images, self.state, steps, step_scale=scale, in_place=True)
             self.marks = encoded, time.perf_counter()
             return self.detector.detections(outputs, **self.options)
 
@@ -184,7 +185,7 @@ class StreamingStep:
     def stages(self, batches: Sequence[EventBatch]) -> dict[str, list[float]]:
         """Milliseconds of each window for encoder, model and post-processing; the state is left as it was."""
         times: dict[str, list[float]] = {"encode": [], "model": [], "post": []}
-        state = self.state
+        state = states.mapped(Tensor.clone, self.state)  # the detector changes that of the step in place
         for batch in batches:
             begin = time.perf_counter()
             self(batch)

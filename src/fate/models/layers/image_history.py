@@ -46,6 +46,7 @@ class ImageHistory(nn.Module):
         """
         super().__init__()
         self.keep_length = keep_length
+        self.compiled = True  #: whether inference on a CPU uses the kernel; else the operations below
         span = torch.linspace(math.log(SHORTEST_MS), math.log(LONGEST_MS), channels)
         canonical = math.log(CANONICAL_US / 1e3)
         self.log_rate = nn.Parameter(canonical - span)  #: ln(50 ms / τ_c)
@@ -73,7 +74,7 @@ class ImageHistory(nn.Module):
             Images [T · B, C, H, W], or [T · B, C + 1, H, W] with ``keep_length``; and the state. For windows of 50 ms
             and longer, the images may be the given ones, not a copy.
         """
-        if can_complete(images):
+        if self.compiled and can_complete(images):
             rates = (self.log_rate, self.count_log_rate, self.gain)
             return complete(images, state, steps, step_scale, rates, self.keep_length, in_place)
         values, log_length = split_length(images)

@@ -10,6 +10,7 @@ arrays before each of these short loops, and takes twice as long.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -32,8 +33,6 @@ FADED = 1e-7
 FEW_VALUES = 1_000_000
 
 Array = NDArray[np.float32]
-#: Sum [B, cells, C] and count [B, cells].
-Sums = tuple[Array, Array]
 
 _FLOAT, _INT, _LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _FAST = ("contract",)
@@ -64,49 +63,56 @@ def complete(
     windows, channels, height, width = images.shape
     channels, cells, streams = channels - 1, height * width, windows // steps
     pixels = _channels_last(images).reshape(windows, cells, channels + 1)
-    hops = step_scale.float() if isinstance(step_scale, Tensor) else torch.tensor(step_scale)
-    factors = np.empty((windows, 2, channels), np.float32), np.empty((windows, 4), np.float32)
-    smallest = _describe_windows(
-        pixels, hops.expand(windows).numpy(), *(part.detach().float().numpy() for part in rates), *factors
-    )
-    sums = _zeros(streams, cells, channels) if state is None else _arrays(state, cells)
-    own = sums if in_place or state is None else (np.empty_like(sums[0]), np.empty_like(sums[1]))
-    is_complete = not factors[1][:, STRENGTH].any()  # windows of 50 ms or longer: the result is the images
-    shape = (0, 0, 0) if is_complete else (windows, cells, channels + keep_length)
-    result = torch.empty(shape)
+    if isinstance(step_scale, Tensor):
+        hops = step_scale.float().expand(windows).contiguous().numpy()
+    else:
+        hops = np.full(windows, step_scale, np.float32)
+    log_rate, count_log_rate, gain = (part.detach().float().numpy() for part in rates)
+    of_channels, of_windows = np.empty((windows, 2, channels), np.float32), np.empty((windows, 4), np.float32)
+    smallest = _describe_windows(pixels, hops, log_rate, count_log_rate, gain, of_channels, of_windows)
+    sizes = (streams, cells, channels), (streams, cells)
+    if state is None:
+        total, count = torch.zeros(sizes[0]).numpy(), torch.zeros(sizes[1]).numpy()
+    else:
+        total = _channels_last(state[0].float()).reshape(sizes[0])
+        count = state[1].float().reshape(sizes[1]).numpy()
+    is_own = in_place or state is None
+    own = (total, count) if is_own else (_empty(sizes[0], total, 1).numpy(), np.empty(sizes[1], np.float32))
+    is_complete = not of_windows[:, STRENGTH].any()  # windows of 50 ms or longer: the result is the images
+    result = _empty((0, 0, 0) if is_complete else (windows, cells, channels + keep_length), total, 2)
+    arrays = (pixels, total, count, *own, result.numpy(), of_channels, of_windows)
     bands = torch.get_num_threads() if pixels.size >= FEW_VALUES else 1
-    limits = np.linspace(0, cells, bands + 1).astype(int).tolist()
 
     def complete_band(task: int) -> None:
         stream, band = divmod(task, bands)
-        part = (stream, limits[band], limits[band + 1])
-        _complete_cells(pixels, *sums, *own, result.numpy(), *factors, part, keep_length, smallest)
+        part = (stream, cells * band // bands, cells * (band + 1) // bands)
+        _complete_cells(*arrays, part, keep_length, smallest)
 
-    if streams * bands == 1:
-        complete_band(0)
-    else:
-        in_threads(complete_band, streams * bands)
+    in_threads(complete_band, streams * bands)
     if is_complete:
         completed = images if keep_length else images[:, :-1]
     else:
         completed = result.view(windows, height, width, -1).permute(0, 3, 1, 2)
-    total = torch.from_numpy(own[0]).view(streams, height, width, channels).permute(0, 3, 1, 2)
-    return completed, (total, torch.from_numpy(own[1]).view(streams, 1, height, width))
+    new_total = torch.from_numpy(own[0]).view(streams, height, width, channels).permute(0, 3, 1, 2)
+    return completed, (new_total, torch.from_numpy(own[1]).view(streams, 1, height, width))
+
+
+def _empty(shape: tuple[int, ...], beside: Array, third: int) -> Tensor:
+    """New memory whose address lies so many thirds of 4 KiB behind that of another array.
+
+    A processor tells writes from reads by the last 12 bits of addresses. If results were written where these are those
+    of the next sums, each cell would wait for the one before it.
+    """
+    number = math.prod(shape)
+    whole = torch.empty(number + 1024)
+    gap = (beside.ctypes.data - whole.data_ptr()) // 4 + third * 336  # in numbers; 336 are 21 lines of a cache
+    return whole[gap % 1024 :][:number].view(shape)
 
 
 def _channels_last(images: Tensor) -> Array:
     """The values [N, H, W, C] of images [N, C, H, W]; copied if they have another order in memory."""
     values: Array = images.permute(0, 2, 3, 1).contiguous().numpy()
     return values
-
-
-def _arrays(state: tuple[Tensor, Tensor], cells: int) -> Sums:
-    total, count = state
-    return _channels_last(total.float()).reshape(len(total), cells, -1), count.float().reshape(len(count), cells).numpy()
-
-
-def _zeros(streams: int, cells: int, channels: int) -> Sums:
-    return np.zeros((streams, cells, channels), np.float32), np.zeros((streams, cells), np.float32)
 
 
 #: Columns of what ``_describe_windows`` writes for each window.
@@ -160,8 +166,8 @@ def _loop(width: int, blocks: Any, builder: Any, start: Any, body: Callable[[Any
     return result
 
 
-def _loops(width: int) -> tuple[Any, Any, Any]:
-    """Three loops over ``blocks`` blocks of ``width`` channels of a cell; all other arguments are int64 addresses."""
+def _loops(width: int) -> tuple[Any, Any, Any, Any]:
+    """Four loops over ``blocks`` blocks of ``width`` channels of a cell; all other arguments are int64 addresses."""
     vector, bits = ir.VectorType(_FLOAT, width), ir.VectorType(_INT, width)
 
     def load(builder: Any, address: Any, kind: Any = vector) -> Any:
@@ -176,6 +182,12 @@ def _loops(width: int) -> tuple[Any, Any, Any]:
 
     def multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
         return builder.fadd(builder.fmul(a, b, flags=_FAST), c, flags=_FAST)
+
+    def decayed(builder: Any, total: Any, decay: Any) -> Any:
+        # Adding and subtracting 1e-25 makes numbers below 1e-32 zero. Processors need many times longer for those below
+        # 1e-38, which a channel with a short time constant reaches before the others have faded.
+        little = ir.Constant(vector, [1e-25] * width)
+        return builder.fsub(multiply_add(builder, total, decay, little), little)
 
     @intrinsic
     def has_events(_typing_context, image, blocks):  # type: ignore[no-untyped-def]
@@ -198,29 +210,32 @@ def _loops(width: int) -> tuple[Any, Any, Any]:
         return types.boolean(types.int64, types.int64), write
 
     @intrinsic
-    def write_result(  # type: ignore[no-untyped-def]
-        _typing_context, image, total, keep, weight, result, factor, blocks
+    def complete_cell(  # type: ignore[no-untyped-def]
+        _typing_context, image, total, keep, new_total, share, blocks, weight, result, factor
     ):
-        """result = (image + weight · total · keep) · factor."""
+        """``advance_cell``, and result = (image + weight · total · keep) · factor."""
 
         def write(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            image, total, keep, weight, result, factor, blocks = arguments
-            factor = broadcast(builder, factor)
+            image, total, keep, new_total, share, blocks, weight, result, factor = arguments
+            share, factor = broadcast(builder, share), broadcast(builder, factor)
 
             def body(offset: Any, value: Any) -> Any:
                 x, h, decay, g = (load(builder, builder.add(each, offset)) for each in (image, total, keep, weight))
-                h = builder.fmul(h, decay, flags=_FAST)
+                h = decayed(builder, h, decay)
                 completed = builder.fmul(multiply_add(builder, g, h, x), factor, flags=_FAST)
+                store(builder, multiply_add(builder, share, x, h), builder.add(new_total, offset))
                 store(builder, completed, builder.add(result, offset))
                 return value
 
             _loop(width, blocks, builder, _LONG(0), body)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 5, types.float32, types.int64), write
+        address, number = types.int64, types.float32
+        arguments = (address, address, address, address, number, address, address, address, number)
+        return types.void(*arguments), write
 
     @intrinsic
-    def advance(_typing_context, image, total, keep, new_total, share, blocks):  # type: ignore[no-untyped-def]
+    def advance_cell(_typing_context, image, total, keep, new_total, share, blocks):  # type: ignore[no-untyped-def]
         """new_total = total · keep + share · image."""
 
         def write(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -229,7 +244,7 @@ def _loops(width: int) -> tuple[Any, Any, Any]:
 
             def body(offset: Any, value: Any) -> Any:
                 x, h, decay = (load(builder, builder.add(each, offset)) for each in (image, total, keep))
-                h = builder.fmul(h, decay, flags=_FAST)
+                h = decayed(builder, h, decay)
                 store(builder, multiply_add(builder, share, x, h), builder.add(new_total, offset))
                 return value
 
@@ -238,11 +253,27 @@ def _loops(width: int) -> tuple[Any, Any, Any]:
 
         return types.void(*[types.int64] * 4, types.float32, types.int64), write
 
-    return has_events, write_result, advance
+    @intrinsic
+    def clear(_typing_context, values, blocks):  # type: ignore[no-untyped-def]
+        """values = 0."""
+
+        def write(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            values, blocks = arguments
+
+            def body(offset: Any, value: Any) -> Any:
+                store(builder, ir.Constant(vector, [0.0] * width), builder.add(values, offset))
+                return value
+
+            _loop(width, blocks, builder, _LONG(0), body)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), write
+
+    return has_events, complete_cell, advance_cell, clear
 
 
-_has_events, _write_result, _advance = _loops(WIDTH)
-_has_events_1, _write_result_1, _advance_1 = _loops(1)
+_has_events, _complete_cell, _advance_cell, _clear = _loops(WIDTH)
+_has_events_1, _complete_cell_1, _advance_cell_1, _clear_1 = _loops(1)
 
 
 @compiled
@@ -254,7 +285,8 @@ def _complete_cells(
 
     Args:
         images: [T · B, cells, C + 1], time-major.
-        total, count, new_total, new_count: ``Sums`` before and after; they may be the same arrays.
+        total, count: sums [B, cells, C] and counts [B, cells] before the windows. Where a count is 0, its sums are 0.
+        new_total, new_count: those after the windows; they may be the same arrays.
         result: [T · B, cells, C] or, with ``keep_length``, [T · B, cells, C + 1]; or empty.
         of_channels, of_windows: see ``_describe_windows``.
         part: stream, first cell and end.
@@ -265,33 +297,38 @@ def _complete_cells(
     one, nothing, blocks = np.float32(1), np.float32(0), channels // WIDTH
     rest, tail = channels - blocks * WIDTH, 4 * WIDTH * blocks  # channels behind the blocks, and where they begin
     is_same = total.ctypes.data == new_total.ctypes.data
-    row, result_row = 4 * (channels + 1), 4 * result.shape[2]
+    row, result_row, writes = 4 * (channels + 1), 4 * result.shape[2], len(result) > 0
     for cell in range(first, end):
         n = count[stream, cell]
         at = 4 * channels * (stream * cells + cell)
         now, after = total.ctypes.data + at, new_total.ctypes.data + at
-        for w in range(stream, len(images), streams):
+        w = stream
+        while w < len(images):
             number = w * cells + cell
             image, completed = images.ctypes.data + row * number, result.ctypes.data + result_row * number
             filled = _has_events(image, blocks) or _has_events_1(image + tail, rest)
             if n == nothing and not filled:
                 if not is_same:
-                    new_total[stream, cell] = nothing
-                if len(result):
-                    result[w, cell] = nothing
+                    _clear(after, blocks)
+                    _clear_1(after + tail, rest)
+                if writes:
+                    _clear(completed, blocks)
+                    _clear_1(completed + tail, rest)
             else:
                 keep = of_channels.ctypes.data + 8 * channels * w
                 weight, occupied = keep + 4 * channels, one if filled else nothing
                 share = of_windows[w, SHARE]
                 n *= of_windows[w, COUNT_KEEP]
-                if len(result):
+                if writes:
                     factor = one / max(one, occupied + of_windows[w, STRENGTH] * n)
-                    _write_result(image, now, keep, weight, completed, factor, blocks)
-                    _write_result_1(
-                        image + tail, now + tail, keep + tail, weight + tail, completed + tail, factor, rest
-                    )
-                _advance(image, now, keep, after, share, blocks)
-                _advance_1(image + tail, now + tail, keep + tail, after + tail, share, rest)
+                    _complete_cell(image, now, keep, after, share, blocks, weight, completed, factor)
+                    _complete_cell_1(
+                        image + tail, now + tail, keep + tail, after + tail, share, rest, weight + tail,
+                        completed + tail, factor,
+                    )  # fmt: skip
+                else:
+                    _advance_cell(image, now, keep, after, share, blocks)
+                    _advance_cell_1(image + tail, now + tail, keep + tail, after + tail, share, rest)
                 n += share * occupied
                 if n < FADED and not filled:
                     c = channels - 1
@@ -301,7 +338,7 @@ def _complete_cells(
                         new_total[stream, cell] = n = nothing
                     else:  # a count of 0 would mean that the sum is 0
                         n = max(n, np.float32(1e-30))
-            now = after
-            if keep_length and len(result):
-                result[w, cell, channels] = of_windows[w, LOG_LENGTH]
+            now, w = after, w + streams
+            if keep_length and writes:
+                result[w - streams, cell, channels] = of_windows[w - streams, LOG_LENGTH]
         new_count[stream, cell] = n
