@@ -77,10 +77,11 @@ def complete(
         total = _channels_last(state[0].float()).reshape(sizes[0])
         count = state[1].float().reshape(sizes[1]).numpy()
     is_own = in_place or state is None
-    own = (total, count) if is_own else (_empty(sizes[0], total, 1).numpy(), np.empty(sizes[1], np.float32))
+    new_total = total if is_own else _empty(sizes[0], total, 1).numpy()
+    new_count = count if is_own else np.empty_like(count)
     is_complete = not of_windows[:, STRENGTH].any()  # windows of 50 ms or longer: the result is the images
     result = _empty((0, 0, 0) if is_complete else (windows, cells, channels + keep_length), total, 2)
-    arrays = (pixels, total, count, *own, result.numpy(), of_channels, of_windows)
+    arrays = (pixels, total, count, new_total, new_count, result.numpy(), of_channels, of_windows)
     bands = torch.get_num_threads() if pixels.size >= FEW_VALUES else 1
 
     def complete_band(task: int) -> None:
@@ -93,8 +94,8 @@ def complete(
         completed = images if keep_length else images[:, :-1]
     else:
         completed = result.view(windows, height, width, -1).permute(0, 3, 1, 2)
-    new_total = torch.from_numpy(own[0]).view(streams, height, width, channels).permute(0, 3, 1, 2)
-    return completed, (new_total, torch.from_numpy(own[1]).view(streams, 1, height, width))
+    sums = torch.from_numpy(new_total).view(streams, height, width, channels).permute(0, 3, 1, 2)
+    return completed, (sums, torch.from_numpy(new_count).view(streams, 1, height, width))
 
 
 def _empty(shape: tuple[int, ...], beside: Array, third: int) -> Tensor:
