@@ -153,7 +153,8 @@ class StreamingStep:
         self._scales: set[float] = set()
         self._follows_time = self.detector.follows_time
         # A stream is done with the image of a window before the next one; several streams may share the network.
-        self._memory = ImageMemory() if self.device.type == "cpu" else None
+        spare = int(isinstance(self.detector.encoder, WindowLength))
+        self._memory = ImageMemory(spare) if self.device.type == "cpu" else None
 
     @property
     def device(self) -> torch.device:
