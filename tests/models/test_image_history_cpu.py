@@ -58,11 +58,11 @@ def assert_near(found: tuple[Tensor, History], expected: tuple[Tensor, History])
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("reuse_state", [False, True])
 @pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize(("channels", "streams", "keep_length"), [(3, 2, False), (16, 1, True), (37, 3, True)])
 def test_it_computes_what_the_operations_in_pytorch_do(
-    channels: int, streams: int, keep_length: bool, steps: int, in_place: bool
+    channels: int, streams: int, keep_length: bool, steps: int, reuse_state: bool
 ) -> None:
     compiled, plain = layers(channels, keep_length)
     state, expected_state = None, None
@@ -72,7 +72,7 @@ def test_it_computes_what_the_operations_in_pytorch_do(
         hops = (lengths / 50 * (0.2 + torch.rand(windows))) if call % 3 else 0.1
         images = images_of(windows, channels, lengths, filled=0.3 if call % 4 else 0.0)
         before = images.clone()
-        found = compiled(images, state, steps, hops, in_place)
+        found = compiled(images, state, steps, hops, reuse_state)
         expected = plain(images, expected_state, steps, hops)
         assert_near(found, expected)
         assert torch.equal(images, before)
@@ -84,14 +84,14 @@ def test_it_computes_what_the_operations_in_pytorch_do(
 
 @torch.no_grad()
 @pytest.mark.parametrize("steps", STEPS)
-def test_the_given_state_is_changed_only_in_place(steps: int) -> None:
+def test_the_given_state_is_changed_only_if_it_may_be_reused(steps: int) -> None:
     compiled, _ = layers(16)
     images = images_of(2 * steps, 16, random_lengths(2 * steps))
     _, state = compiled(images, None, steps, 0.1)
     kept = states.mapped(Tensor.clone, state)
     expected = compiled(images, state, steps, 0.1)
     assert all(torch.equal(a, b) for a, b in zip(state, kept, strict=True))
-    found = compiled(images, state, steps, 0.1, in_place=True)
+    found = compiled(images, state, steps, 0.1, reuse_state=True)
     assert_near(found, expected)
     assert [part.data_ptr() for part in found[1]] == [part.data_ptr() for part in state]
 

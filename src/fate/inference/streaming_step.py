@@ -171,7 +171,7 @@ class StreamingStep:
             images = self._encode(batch.to(self.device), steps)
             encoded = time.perf_counter()
             scale = self._step_scale(batch)
-            outputs, self.state = self.detector(images, self.state, steps, step_scale=scale, in_place=True)
+            outputs, self.state = self.detector(images, self.state, steps, step_scale=scale, reuse_state=True)
             self.marks = encoded, time.perf_counter()
             return self.detector.detections(outputs, **self.options)
 

@@ -75,7 +75,7 @@ class GraphDetector(Detector):
         steps: int = 1,
         targets: Sequence[Targets | None] | None = None,
         step_scale: float | Tensor | None = None,
-        in_place: bool = False,
+        reuse_state: bool = False,
     ) -> tuple[Outputs, State]:
         """Predict boxes as :meth:`Detector.forward` does.
 
@@ -95,7 +95,7 @@ class GraphDetector(Detector):
             before = None
             if state is not None:
                 *state, before = state
-            images, after = self.history(images, before, steps, step_scale, in_place)
+            images, after = self.history(images, before, steps, step_scale, reuse_state)
             history_state = (after,)
         of_windows = step_scale.float().expand(windows) if isinstance(step_scale, Tensor) else None
         rows, found = windows // steps, []

@@ -59,7 +59,7 @@ class ImageHistory(nn.Module):
         state: History | None = None,
         steps: int = 1,
         step_scale: float | Tensor = 1.0,
-        in_place: bool = False,
+        reuse_state: bool = False,
     ) -> tuple[Tensor, History]:
         """Completed images of a clip of T = ``steps`` windows of B streams, and the state after the clip.
 
@@ -68,7 +68,7 @@ class ImageHistory(nn.Module):
             state: before the clip; None for zeros.
             steps: T.
             step_scale: hop over 50 ms, one number or [T · B].
-            in_place: the caller needs the given state no more, so its tensors may become those of the new one.
+            reuse_state: the caller needs the given state no more, so its tensors may become those of the new one.
 
         Returns:
             Images [T · B, C, H, W], or [T · B, C + 1, H, W] with ``keep_length``; and the state. For windows of 50 ms
@@ -76,7 +76,7 @@ class ImageHistory(nn.Module):
         """
         if self.compiled and can_complete(images):
             rates = (self.log_rate, self.count_log_rate, self.gain)
-            return complete(images, state, steps, step_scale, rates, self.keep_length, in_place)
+            return complete(images, state, steps, step_scale, rates, self.keep_length, reuse_state)
         values, log_length = split_length(images)
         precise = torch.promote_types(values.dtype, torch.float32)
         column = (-1, 1, 1, 1)

@@ -51,12 +51,12 @@ def complete(
     step_scale: float | Tensor,
     rates: tuple[Tensor, Tensor, Tensor],
     keep_length: bool,
-    in_place: bool,
+    reuse_state: bool,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """What ``ImageHistory.forward`` returns, with channels last in memory.
 
     Args:
-        images, state, steps, step_scale, in_place: its arguments.
+        images, state, steps, step_scale, reuse_state: its arguments.
         rates: its parameters ``log_rate``, ``count_log_rate`` and ``gain``.
         keep_length: whether the length is a channel of the result.
     """
@@ -76,7 +76,7 @@ def complete(
     else:
         total = _channels_last(state[0].float()).reshape(sizes[0])
         count = state[1].float().reshape(sizes[1]).numpy()
-    is_own = in_place or state is None
+    is_own = reuse_state or state is None
     new_total = total if is_own else _empty(sizes[0], total, 1).numpy()
     new_count = count if is_own else np.empty_like(count)
     is_complete = not of_windows[:, STRENGTH].any()  # windows of 50 ms or longer: the result is the images
