@@ -120,6 +120,18 @@ def test_a_stream_that_keeps_its_images_gets_the_same_ones(threads: int, few_eve
         torch.set_num_threads(before)
 
 
+@torch.no_grad()
+def test_spare_channels_of_kept_images_are_those_of_the_caller() -> None:
+    encoder, memory = make_encoder(channels=16, max_pillars=40), ImageMemory(spare=2)
+    for number in range(5):
+        images = encoder(crowded(number), memory)
+        assert torch.equal(images[:, :16], encoder(crowded(number)))
+        assert images[:, 16:].unique().tolist() == [float(number)]
+        images[:, 16:] = number + 1
+    encoder.linear.weight[3, 2] = float("nan")
+    assert encoder(crowded(1), memory)[:, [3, 16]].isnan().any((0, 2, 3)).tolist() == [True, False]
+
+
 def test_a_kept_image_has_no_trace_of_a_channel_that_had_diverged() -> None:
     encoder, memory = make_encoder(channels=16), ImageMemory()
     with torch.no_grad():

@@ -11,6 +11,7 @@ from torch import nn
 
 from fate.encoding.batch import EventBatch
 from fate.encoding.grids import ToreVolume, VoxelGrid
+from fate.encoding.kernels.cpu_inference import ImageMemory
 from fate.encoding.pillars import PillarEncoder
 from fate.encoding.window_length import WindowLength, append_length
 from tests.encoding.conftest import SENSOR, crowded, window_of
@@ -32,6 +33,22 @@ def test_the_last_channel_is_the_logarithm_of_the_length_and_the_others_are_thos
     assert torch.equal(images[:, :-1], plain)
     for image, duration_us in zip(images, batch.duration_us.tolist(), strict=True):
         assert image[-1].unique().tolist() == pytest.approx([math.log(duration_us / 50_000)])
+
+
+@pytest.mark.parametrize("channels", [5, 16])  # with and without a kernel that keeps images
+@pytest.mark.parametrize("spare", [0, 1])
+@torch.no_grad()
+def test_images_that_are_kept_have_the_length_of_their_own_window(channels: int, spare: int) -> None:
+    encoder, memory = WindowLength(PillarEncoder(SENSOR, channels=channels)).eval(), ImageMemory(spare)
+    for durations_us in ((5_000,), (5_000,), (50_000,), (5_000, 20_000), (7_000, 20_000)):
+        batch = of_lengths(*durations_us)
+        assert torch.equal(encoder(batch, memory), encoder(batch))
+    with torch.no_grad():
+        weight = encoder.encoder.linear.weight.clone()
+        encoder.encoder.linear.weight.fill_(math.nan)
+        encoder(batch, memory)
+        encoder.encoder.linear.weight.copy_(weight)
+    assert torch.equal(encoder(batch, memory), encoder(batch))
 
 
 @torch.no_grad()

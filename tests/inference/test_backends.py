@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import fate
 from fate import EventBatch, FateError, MissingDependencyError
@@ -20,12 +20,17 @@ from fate.encoding.batch import EventBatch as Batch
 from fate.inference.backends import bfloat16, choosing, sessions
 from fate.inference.backends.choosing import choose, graph_file, run_in
 from fate.inference.backends.graph_detector import GraphDetector
+from fate.inference.backends.lean_detector import LeanDetector
 from fate.inference.graph_check import clip
 from fate.inference.loading import bundled_weights
 from fate.inference.streaming_step import compile_for_streaming
 from fate.models.boxes import pairwise_iou
 from fate.models.detector import Detector
+from fate.models.heads.yolox import YOLOXHead
+from fate.models.layers import image_history, image_history_cpu
+from fate.models.layers.image_history import ImageHistory
 from fate.models.nms import Detections
+from fate.models.state import tensors
 from fate.models.zoo import build_model
 from fate.simulation.camera.recorder import record
 from fate.simulation.render.scene import Scene
@@ -38,18 +43,39 @@ SENSOR, CLASSES = (60, 90), ("car", "pedestrian", "dog")
 RUNTIMES = [name for name in ("onnxruntime", "openvino") if find_spec(name) is not None]
 
 
+SMALL = {"dims": (8, 16, 32, 64)}
+#: Detectors with a history of images, in a lean graph and in a readable one.
+REMEMBERING: dict[str, tuple[str, dict[str, Any]]] = {
+    "history": ("fate-s-nano", SMALL),
+    "history and length": ("fate-s-nano", {**SMALL, "length_affine": True}),
+    "history before detr": ("fate-e-tiny", {"layers": 1, "queries": 30, "hidden": 32, "feedforward": 32}),
+}
+remembering = pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in REMEMBERING])
+
+
 @pytest.fixture(scope="module")
 def detector() -> Detector:
-    """Small, recurrent and dependent on time; without the neck, which is plain and takes long to trace."""
+    """Small, recurrent and dependent on time."""
+    return with_random_weights(build_model("fate-s-nano", CLASSES, SENSOR, **SMALL))
+
+
+def with_history(name: str) -> Detector:
+    model, options = REMEMBERING[name]
+    return with_random_weights(build_model(model, CLASSES, SENSOR, image_history=True, **options))
+
+
+def with_random_weights(found: Detector) -> Detector:
+    """In evaluation, and without YOLOX's neck, which is plain and takes long to trace."""
     torch.manual_seed(3)
-    found = build_model("fate-s-nano", CLASSES, SENSOR, dims=(8, 16, 32, 64)).eval()
+    found.eval()
     with torch.no_grad():
         for name, value in found.named_parameters():
             if "ssm." not in name and value.ndim > 1:
                 value.normal_(std=value[0].numel() ** -0.5)
             elif "head" in name and name.endswith("bias"):  # so that some cells are above the threshold
                 value.normal_(std=0.5)
-    found.neck = nn.Identity()
+    if isinstance(found.head, YOLOXHead):
+        found.neck = nn.Identity()
     return found
 
 
@@ -95,6 +121,36 @@ def test_a_runtime_finds_the_boxes_of_torch(detector: Detector, windows: list[Ev
     assert isinstance(model, GraphDetector)
     assert model.backend == backend
     assert_same_boxes(found_by(model, windows, confidence=0.02), found_by(detector, windows, confidence=0.02))
+
+
+@pytest.mark.parametrize("backend", RUNTIMES)
+@remembering
+def test_a_runtime_takes_images_that_their_history_has_completed(
+    name: str, windows: list[EventBatch], backend: Any
+) -> None:
+    detector = with_history(name)
+    model = run_in(detector, backend)
+    assert isinstance(model, LeanDetector) == (name != "history before detr")
+    found = found_by(model, windows, confidence=0.02)
+    assert isinstance(detector.history, ImageHistory)
+    detector.history.compiled = False
+    assert_same_boxes(found, found_by(detector, windows, confidence=0.02))
+    detector.history.gain.data.zero_()
+    with pytest.raises(AssertionError):
+        assert_same_boxes(found, found_by(detector, windows, confidence=0.02))
+
+
+@remembering
+def test_a_history_that_differs_from_pytorch_is_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    detector = with_history(name)
+
+    def forgetful(images: Tensor, _state: Any, *rest: Any) -> Any:
+        return image_history_cpu.complete(images, None, *rest)
+
+    monkeypatch.setattr(choosing, "hash_of_code", lambda: b"a graph that is not in the cache")
+    monkeypatch.setattr(image_history, "complete", forgetful)
+    with pytest.raises(FateError, match="differs from PyTorch"):
+        graph_file(detector)
 
 
 @pytest.fixture(scope="module")
@@ -154,10 +210,10 @@ def test_a_detector_that_loses_accuracy_in_bfloat16_is_refused(monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_a_graph_of_the_cache_is_no_exported_detector() -> None:
-    whole = build_model("fate-s-nano", CLASSES, SENSOR, dims=(8, 16, 32, 64)).eval()
+@pytest.mark.parametrize("name", ["", "history", "history before detr"])
+def test_a_graph_of_the_cache_is_no_exported_detector(detector: Detector, name: str) -> None:
     with pytest.raises(FateError, match="own use.*fate export"):
-        fate.load_detector(graph_file(whole))
+        fate.load_detector(graph_file(with_history(name) if name else detector))
 
 
 def test_bfloat16_is_refused_on_a_processor_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,11 +225,12 @@ def test_bfloat16_is_refused_on_a_processor_without_it(monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", RUNTIMES)
+@pytest.mark.parametrize("name", ["", "history"])
 def test_clips_of_several_streams_give_the_predictions_of_single_windows(
-    detector: Detector, windows: list[EventBatch], backend: Any
+    detector: Detector, windows: list[EventBatch], backend: Any, name: str
 ) -> None:
     """Three windows of two streams in one call, time-major, as evaluations call a detector."""
-    model = run_in(detector, backend)
+    model = run_in(with_history(name) if name else detector, backend)
     pairs = [(first, second) for first, second in zip(windows[:3], windows[3:6], strict=True)]
     whole = Batch.from_windows([window_of(each) for pair in pairs for each in pair])
     outputs, state = model(whole, None, 3)
@@ -183,7 +240,7 @@ def test_clips_of_several_streams_give_the_predictions_of_single_windows(
             one, memory = model(pair[stream], memory)
             assert torch.allclose(one.boxes[0], outputs.boxes[2 * t + stream], atol=1e-3)
             assert torch.allclose(one.class_logits[0], outputs.class_logits[2 * t + stream], atol=1e-3)
-        for part, own in zip(state, memory, strict=True):
+        for part, own in zip(tensors(state), tensors(memory), strict=True):
             assert torch.allclose(part[stream], own[0], atol=1e-4)
 
 

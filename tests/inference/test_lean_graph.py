@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fate.encoding.window_length import WindowLength
 from fate.inference.backends.lean_detector import LeanDetector
 from fate.inference.lean_graph import LeanGraph, can_be_lean, decoded, layers_with_rate, rates_of
 from fate.models.detector import Detector
@@ -22,6 +23,8 @@ DETECTORS: dict[str, dict[str, Any]] = {
     "attention": {},
     "nano": {"kinds": ("plain", "convolution", "global", "global"), "depthwise": True, "mlp_ratio": 0, "head_dim": 16},
     "length": {"length_affine": True, "longest_memory_s": 0.5},
+    "history": {"image_history": True},
+    "history and length": {"image_history": True, "length_affine": True},
     "length in plain stages": {"length_affine": True, "kinds": ("plain", "plain", "convolution", "global")},
 }
 
@@ -31,7 +34,7 @@ def images_of(detector: Detector, streams: int, seed: int, length: float) -> Ten
     draw = torch.Generator().manual_seed(seed)
     rows, columns = (-(-side // detector.frame.encoder_stride) for side in detector.sensor)
     images = torch.randn(streams, detector.image_channels, rows, columns, generator=draw)
-    if getattr(detector.backbone, "length_affine", False):
+    if isinstance(detector.encoder, WindowLength):
         images[:, -1] = length
     return images
 
@@ -43,11 +46,15 @@ def test_a_lean_step_computes_what_the_detector_does_at_changing_rates(name: str
     assert can_be_lean(detector)
     graph, layers = LeanGraph(detector, streams), layers_with_rate(detector)
     carried = {part: graph.inputs[part] for part in graph.state_pairs}
-    state = None
+    state = of_history = None
     for number, scale in enumerate((0.1, 1.0, 0.5, 0.1)):
         scales = torch.full((streams,), scale) * torch.arange(1, streams + 1)
         images = images_of(detector, streams, number, float(np.log(scale)))
-        given = {"image": images, **{key: torch.from_numpy(rate) for key, rate in rates_of(layers, scales).items()}}
+        completed = images
+        if detector.history is not None:
+            with torch.no_grad():
+                completed, of_history = detector.history(images, of_history, step_scale=scales)
+        given = {"image": completed, **{key: torch.from_numpy(rate) for key, rate in rates_of(layers, scales).items()}}
         with torch.no_grad():
             expected, state = detector(images, state, step_scale=scales)
             found = dict(zip(graph.outputs, graph(*({**given, **carried}[key] for key in graph.inputs)), strict=True))
@@ -57,7 +64,7 @@ def test_a_lean_step_computes_what_the_detector_does_at_changing_rates(name: str
         assert torch.allclose(raw[..., 4], expected.objectness, atol=1e-4)
         boxes = decode_boxes(raw[..., :4], detector.head.cells, detector.head.cell_strides)  # type: ignore[arg-type]
         assert torch.allclose(boxes, expected.boxes, atol=1e-2, rtol=1e-4)
-        memories = LeanDetector.as_in_torch(tuple(carried.values()))
+        memories = LeanDetector.as_in_torch((*carried.values(), *([of_history] if of_history is not None else [])))
         for own, other in zip(memories, tensors(state), strict=True):
             assert torch.allclose(own.view(other.shape), other, atol=1e-4)
             assert other.abs().max() > 0.01

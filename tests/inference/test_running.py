@@ -23,7 +23,9 @@ from fate.evaluation.evaluate import evaluate
 from fate.evaluation.protocols import named_protocol
 from fate.inference.running import predict
 from fate.models.detector import Detector
+from fate.models.layers.image_history import ImageHistory
 from fate.models.zoo import build_model
+from tests.models.small_detectors import stirred
 
 SENSOR = (64, 64)
 LENGTHS_US = (400_000, 250_000, 330_000)
@@ -81,6 +83,21 @@ def test_streams_side_by_side_see_what_each_sees_alone(
     alone = predict(detector, dataset.recordings, 20, streams=1, steps=1).predictions
     together = predict(detector, dataset.recordings, 20, streams=streams, steps=steps).predictions
     assert all(close(alone[name], together[name]) for name in alone)
+
+
+@pytest.mark.parametrize(("streams", "steps"), [(3, 1), (2, 4)])
+def test_each_recording_has_a_history_of_images_of_its_own(dataset: Dataset, streams: int, steps: int) -> None:
+    torch.manual_seed(3)
+    options: dict[str, Any] = {"dims": (8, 16, 32, 64), "head_dim": 8, "image_history": True}
+    detector = stirred(build_model("fate-s-nano", ("car", "pedestrian"), SENSOR, **options)).eval()
+    together = predict(detector, dataset.recordings, 100, streams=streams, steps=steps).predictions
+    assert isinstance(detector.history, ImageHistory)
+    detector.history.compiled = False
+    alone = predict(detector, dataset.recordings, 100, streams=1, steps=1).predictions
+    assert all(close(alone[name], together[name]) for name in alone)
+    detector.history.gain.data.zero_()
+    without = predict(detector, dataset.recordings, 100, streams=1, steps=1).predictions
+    assert not any(close(alone[name], without[name]) for name in alone)
 
 
 @pytest.mark.parametrize("window_us", [None, 50_000])

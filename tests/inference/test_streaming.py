@@ -27,6 +27,7 @@ from fate.inference.streaming_step import (
     compile_for_streaming,
 )
 from fate.models.detector import Detector
+from fate.models.layers.image_history import ImageHistory
 from fate.models.nms import Detections
 from tests.encoding.conftest import Pair
 from tests.models.small_detectors import FAMILIES, SENSOR, batch_of, small_detector, some_windows
@@ -100,6 +101,23 @@ def test_a_step_finds_what_the_detector_finds(detectors: dict[str, Detector], fa
     assert all(len(window.boxes) > 0 for windows in found for window in windows)
     forgetful = [plain(detector, [batch])[0] for batch in batches]
     assert worst(found, forgetful, pixels=0.01, score=1e-5) > 0.1  # the memory was needed for that
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("family", ["s5", "lstm", "evrt"])
+def test_a_step_remembers_images(family: str, streams: int) -> None:
+    detector, batches = small_detector(family, image_history=True), stream(6, streams)
+    step = compile_for_streaming(detector, "cpu", streams=streams, **ALL)
+    found = [step(batch) for batch in batches[:3]]
+    step.stages(batches[:2])  # leaves the state as it was
+    found += [step(batch) for batch in batches[3:]]
+    assert isinstance(detector.history, ImageHistory)
+    detector.history.compiled = False
+    expected = plain(detector, batches)
+    assert worst(found, expected, pixels=0.01, score=1e-5) == 0
+    detector.history.gain.data.zero_()
+    without = plain(detector, batches)
+    assert worst(expected[1:], without[1:], pixels=0.01, score=1e-5) > 0.1
 
 
 def test_windows_of_one_length_are_the_same_prepared_or_not(detectors: dict[str, Detector]) -> None:

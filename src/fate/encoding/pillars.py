@@ -92,7 +92,8 @@ class PillarEncoder(nn.Module):
     def forward(self, batch: EventBatch, memory: ImageMemory | None = None) -> Tensor:
         """Encode a batch on the encoder's device as [B, C, H', W'], zero in cells without events.
 
-        With a ``memory``, inference on a CPU is faster; the image is then valid until the next call with this memory.
+        With a ``memory``, inference on a CPU is faster; the image is then valid until the next call with this memory,
+        and has its spare channels, too.
         """
         image: Tensor
         weight = self.linear.weight

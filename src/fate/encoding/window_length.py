@@ -9,7 +9,7 @@ stores, copies or replays images (clips, states of streams, CUDA graphs, exporte
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from fate.encoding.batch import EventBatch
 from fate.events.events import Sensor
 from fate.rates import CANONICAL_US
+
+if TYPE_CHECKING:
+    from fate.encoding.kernels.cpu_inference import ImageMemory
 
 
 class WindowLength(nn.Module):
@@ -53,9 +56,26 @@ class WindowLength(nn.Module):
         """Counts of the last call, as the other encoder has them; None if it has none."""
         return getattr(self.encoder, "last_stats", None)
 
-    def forward(self, batch: EventBatch, *memory: Any) -> Tensor:
-        """Encode a batch as [B, C + 1, H', W']; a ``memory`` is that of the other encoder."""
-        return append_length(self.encoder(batch, *memory), batch.duration_us)
+    def forward(self, batch: EventBatch, memory: ImageMemory | None = None) -> Tensor:
+        """Encode a batch as [B, C + 1, H', W'].
+
+        A ``memory`` is that of the other encoder. If it has a spare channel, nothing is copied.
+        """
+        if memory is None:
+            return append_length(self.encoder(batch), batch.duration_us)
+        images: Tensor = self.encoder(batch, memory)
+        if images.shape[1] < self.channels:
+            return append_length(images, batch.duration_us)
+        durations = batch.duration_us.tolist()
+        if memory.written != durations:
+            images[:, -1] = log_length(batch.duration_us)[:, None, None]
+            memory.written = durations
+        return images
+
+
+def log_length(duration_us: Tensor) -> Tensor:
+    """l of windows that last ``duration_us`` [B], in float32."""
+    return torch.log(duration_us.float() / CANONICAL_US)
 
 
 def append_length(images: Tensor, duration_us: Tensor) -> Tensor:
@@ -63,7 +83,7 @@ def append_length(images: Tensor, duration_us: Tensor) -> Tensor:
 
     l is exactly 0 for windows of 50 ms.
     """
-    length = torch.log(duration_us.float() / CANONICAL_US).to(images.dtype)
+    length = log_length(duration_us).to(images.dtype)
     channel = length.view(-1, 1, 1, 1).expand(-1, 1, images.shape[2], images.shape[3])
     # with this layout, the result has channels last in memory if the images have
     return torch.cat([images, channel.contiguous(memory_format=torch.channels_last)], dim=1)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fate.encoding.batch import EventBatch
 from fate.errors import FateError
@@ -81,30 +81,41 @@ def clip(
 
 
 def compare(
-    path: Path, step: StepGraph, detector: Detector, batches: Sequence[EventBatch], progress: Progress | None = None
+    path: Path,
+    step: StepGraph,
+    detector: Detector,
+    batches: Sequence[EventBatch],
+    progress: Progress | None = None,
+    history: nn.Module | None = None,
 ) -> Differences:
     """Compare the file at ``path`` with its detector in PyTorch, on the same windows.
 
-    A file for OpenVINO (.xml) runs there, others in ONNX Runtime; the cells that DETR selects are one more output.
+    A file for OpenVINO (.xml) runs there, others in ONNX Runtime; the cells that DETR selects are one more output. If
+    the graph takes completed images, ``history`` completes them.
     """
     cells_of = [name for name in step.outputs if name == CELLS]
     run = OpenVinoSession(path, also=cells_of) if path.suffix == ".xml" else _with_cells(path, step.outputs)
     differences = [Differences(0.0, 0.0, 0.0)]
     state: State = None
+    of_history: State = None
     carried = {name: step.inputs[name].numpy() for name in step.state_pairs}
     for number, batch in enumerate(batches):
         with torch.inference_mode():
             image, step_scale = detector.encoder(batch), batch.duration_us / CANONICAL_US
             feed = {name: getattr(batch, name).numpy() for name in pillar_graph.INPUTS}
             if step.encoder is None:
-                feed = {"image": np.ascontiguousarray(image.numpy())}
+                given = image
+                if history is not None:
+                    given, of_history = history(image, of_history, step_scale=step_scale)
+                feed = {"image": np.ascontiguousarray(given.numpy())}
                 feed |= {"step_scale": step_scale.float().numpy()} if step.timed else {}
             found = run(feed | carried)
             cells = torch.from_numpy(found[CELLS]).long() if CELLS in found else None
             with Choice(cells) as choice:
                 outputs, state = detector(image, state, step_scale=step_scale)
         carried = {name: found[after] for name, after in step.state_pairs.items()}
-        parts = zip(carried.values(), states.tensors(state), strict=True)
+        own = [*carried.values(), *(part.numpy() for part in states.tensors(of_history))]
+        parts = zip(own, states.tensors(state), strict=True)
         difference = _difference(found, outputs, parts, detector.sensor)
         differences.append(difference._replace(choice=choice.worse_by))
         if progress is not None:
@@ -127,7 +138,7 @@ def compare_detectors(
             )
             states_now = own, state
             parts = zip(state_of(own), states.tensors(state), strict=True)
-            memory = [(part.view(other.shape).numpy(), other) for part, other in parts]
+            memory = [(part.reshape(other.shape).numpy(), other) for part, other in parts]
             outputs = {"boxes": ours.boxes.numpy(), "class_scores": ours.class_logits.sigmoid().numpy()}
             if ours.objectness is not None:
                 outputs["objectness"] = ours.objectness.sigmoid().numpy()

@@ -47,26 +47,29 @@ def can_be_lean(detector: Detector) -> bool:
     backbone = detector.backbone
     if not isinstance(backbone, MaxViT) or not isinstance(detector.head, YOLOXHead):
         return False
-    if detector.memory is not None or detector.history is not None:
+    if detector.memory is not None:
         return False
     memories = [stage.memory for stage in backbone.stages if isinstance(stage, Stage)]
     return all(isinstance(memory, S5Block) and not memory.ssm.official_state for memory in memories)
 
 
 class LeanGraph(nn.Module):
-    """A step of a detector with the interface of ``StepGraph``, for ``to_onnx``."""
+    """A step of a detector with the interface of ``StepGraph``, for ``to_onnx``.
+
+    A history of images is no part of it: the graph takes completed images.
+    """
 
     encoder = None
 
     def __init__(self, detector: Detector, streams: int = 1) -> None:
         """The detector is copied, not changed; ``can_be_lean`` must be true of it."""
         super().__init__()
-        whole = fused(detector)
+        whole = fused(detector.behind_history())
         backbone = cast(MaxViT, whole.backbone)
         self.frame, self.neck, self.head = whole.frame, whole.neck, cast(YOLOXHead, whole.head)
         self.partition, self.length_affine = backbone.partition, backbone.length_affine
         stride = detector.frame.encoder_stride
-        image = torch.zeros(streams, detector.image_channels, *(-(-side // stride) for side in detector.sensor))
+        image = torch.zeros(streams, whole.image_channels, *(-(-side // stride) for side in detector.sensor))
         with torch.no_grad():
             _, (state, _) = whole.features(image)
         self.stages = nn.ModuleList(

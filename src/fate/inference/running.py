@@ -93,7 +93,7 @@ class Runner:
         self._add_time("encode")
         # each image of a dataset of histograms is one canonical step, as in the training of its detectors
         step_scale = self._step_scale if is_events else 1.0
-        outputs, self._state = self.model(images, self._state, batch.steps, step_scale=step_scale)
+        outputs, self._state = self.model(images, self._state, batch.steps, step_scale=step_scale, reuse_state=True)
         self._add_time("model")
         found = self.model.detections(outputs, **self.options)
         rows = len(batch.clips)

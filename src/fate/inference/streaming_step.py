@@ -168,7 +168,8 @@ class StreamingStep:
         self._scales: set[float] = set()
         self._follows_time = self.detector.follows_time
         # A stream is done with the image of a window before the next one; several streams may share the network.
-        self._memory = ImageMemory() if self.device.type == "cpu" else None
+        spare = int(isinstance(self.detector.encoder, WindowLength))
+        self._memory = ImageMemory(spare) if self.device.type == "cpu" else None
 
     @property
     def device(self) -> torch.device:
@@ -184,7 +185,8 @@ class StreamingStep:
         with torch.inference_mode(), self._precision():
             images = self._encode(batch.to(self.device), steps)
             encoded = time.perf_counter()
-            outputs, self.state = self.detector(images, self.state, steps, step_scale=self._step_scale(batch))
+            scale = self._step_scale(batch)
+            outputs, self.state = self.detector(images, self.state, steps, step_scale=scale, reuse_state=True)
             self.marks = encoded, time.perf_counter()
             return self.detector.detections(outputs, **self.options)
 
@@ -199,7 +201,7 @@ class StreamingStep:
     def stages(self, batches: Sequence[EventBatch]) -> dict[str, list[float]]:
         """Milliseconds of each window for encoder, model and post-processing; the state is left as it was."""
         times: dict[str, list[float]] = {"encode": [], "model": [], "post": []}
-        state = self.state
+        state = states.mapped(Tensor.clone, self.state)  # the detector changes that of the step in place
         for batch in batches:
             begin = time.perf_counter()
             self(batch)

@@ -143,6 +143,7 @@ class Detector(nn.Module):
         steps: int = 1,
         targets: Sequence[Targets | None] | None = None,
         step_scale: float | Tensor | None = None,
+        reuse_state: bool = False,
     ) -> tuple[Outputs, State]:
         """Predict boxes for each window, and return the state after the last window.
 
@@ -156,6 +157,7 @@ class Detector(nn.Module):
                 The head then runs on labelled windows only.
             step_scale: time between windows divided by 50 ms, above 0: a number or [N]. None for the durations of the
                 windows (1 for images).
+            reuse_state: the caller needs the given state no more, so parts of it may be changed or returned again.
         """
         windows = len(batch)
         if steps < 1 or windows % steps:
@@ -174,22 +176,35 @@ class Detector(nn.Module):
         else:
             images = batch
             self._check_images(images)
-        features, state = self.features(images, state, steps, 1.0 if step_scale is None else step_scale)
+        features, state = self.features(images, state, steps, 1.0 if step_scale is None else step_scale, reuse_state)
         return self.predictions(features, targets), state
 
     def features(
-        self, images: Tensor, state: State = None, steps: int = 1, step_scale: float | Tensor = 1.0
+        self,
+        images: Tensor,
+        state: State = None,
+        steps: int = 1,
+        step_scale: float | Tensor = 1.0,
+        reuse_state: bool = False,
     ) -> tuple[list[Tensor], State]:
         """Compute the head's input [N, C_i, H_i, W_i] at strides 8, 16 and 32, and the next state; see ``forward``."""
         backbone_state, memory_state, *rest = (None, None, None) if state is None else state
         if self.history is not None:
-            images, history_state = self.history(images, rest[0], steps, step_scale)
+            images, history_state = self.history(images, rest[0], steps, step_scale, reuse_state)
             rest = [history_state]
         features, backbone_state = self.backbone(self.frame.padded_image(images), backbone_state, steps, step_scale)
         features = self.neck(features)
         if self.memory is not None:
             features, memory_state = self.memory(features, memory_state, steps, step_scale)
         return features, (backbone_state, memory_state, *(rest if self.history is not None else ()))
+
+    def behind_history(self) -> Detector:
+        """The detector of completed images, with the same parts; itself if it has no history."""
+        if self.history is None:
+            return self
+        encoder: Any = self.encoder if self.history.keep_length else self.encoder.encoder
+        parts = (encoder, self.backbone, self.neck, self.head, self.frame, self.classes, self.memory, self.description)
+        return Detector(*parts).train(self.training)
 
     def predictions(self, features: Sequence[Tensor], targets: Sequence[Targets | None] | None = None) -> Outputs:
         """Run the head on the features of N windows; if targets are given, on the labelled windows only."""

@@ -76,18 +76,26 @@ class ImageMemory:
     a window of 1280×720 pixels takes longer than all else.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spare: int = 0) -> None:
+        """``spare``: channels behind those of the encoder, which the caller writes and the encoder leaves as they are.
+
+        They are 0 in new images.
+        """
+        self.spare = spare
+        #: what the caller has written to the spare channels; None for new images
+        self.written: object = None
         self._images: Tensor | None = None
         self._cells: list[NDArray[np.int32]] = []  #: written in each window, in ascending order
 
     def take(self, shape: tuple[int, ...]) -> tuple[Tensor, list[NDArray[np.int32]]]:
-        """Images [B, H, W, C] and the cells of each window that are not zero.
+        """Images [B, H, W, C + spare] and the cells of each window that are not zero.
 
         The images are forgotten until ``keep``, in case writing them fails.
         """
         images, cells = self._images, self._cells
         self._images, self._cells = None, []
         if images is None or tuple(images.shape) != shape:
+            self.written = None
             return torch.zeros(shape), [np.empty(0, np.int32)] * shape[0]
         return images, cells
 
@@ -108,15 +116,15 @@ def encode(
 ) -> tuple[Tensor, PillarStats]:
     """The pseudo-image [B, C, H, W], channels last in memory, with BatchNorm's running statistics.
 
-    With ``memory``, it is valid until the next call with the same memory.
+    With ``memory``, it is valid until the next call with the same memory, and has its spare channels, too.
     """
     columns, channels, of = host_columns(batch), len(beta), tables(spec)
-    shape = (len(batch), spec.rows, spec.columns, channels)
+    shape = (len(batch), spec.rows, spec.columns, channels + (0 if memory is None else memory.spare))
     is_cleared_fast = memory is not None or spec.cells * channels < SMALL_IMAGE
     threads = 1 if is_cleared_fast and batch.num_events < FEW_EVENTS * len(batch) else torch.get_num_threads()
     bands = max(-(-threads // len(batch)), 1)
     image, before = (torch.empty(shape), None) if memory is None else memory.take(shape)
-    pixels = image.numpy().reshape(len(batch), spec.cells, channels)
+    pixels = image.numpy().reshape(len(batch), spec.cells, shape[-1])
     parts = (linear.weight, linear.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var, alpha, beta)
     folded = np.empty((8 + len(of.pixel) + MOMENTS, channels), np.float32)
     finite = _fold(tuple(part.detach().numpy() for part in parts if part is not None), norm.eps, folding(spec), folded)
@@ -133,7 +141,7 @@ def encode(
         if before is None:
             _clear_empty(pixels[window], pillars, part)
         else:
-            _clear_earlier(pixels[window], before[window], pillars, part)
+            _clear_earlier(pixels[window], channels, before[window], pillars, part)
         _encode_pillars(pillars, packed, part, of.pixel, grid, 2.0 / durations[window], folded, pixels[window])
 
     def encode_window(window: int) -> Sorted:
@@ -156,7 +164,7 @@ def encode(
 
         in_threads(encode_band, len(batch) * bands)
     if not finite:  # the loops assume finite numbers; a diverged channel must not look like an empty one
-        pixels[:, :, ~np.isfinite(folded).all(0)] = np.nan
+        pixels[:, :, :channels][:, :, ~np.isfinite(folded).all(0)] = np.nan
     elif memory is not None:
         memory.keep(image, [pillars[:, 0].copy() for pillars, _, _ in found])
     counts = np.sum([each for _, _, each in found], axis=0)
@@ -305,9 +313,12 @@ def _clear_empty(image: NDArray[np.float32], pillars: NDArray[np.int32], part: t
 
 
 @compiled
-def _clear_earlier(image: NDArray[np.float32], before: NDArray[np.int32], pillars: NDArray[np.int32],
+def _clear_earlier(image: NDArray[np.float32], channels: int, before: NDArray[np.int32], pillars: NDArray[np.int32],
                    part: tuple[int, int]) -> None:  # fmt: skip
-    """``_clear_empty`` for an image in which only the cells ``before`` are not zero, in ascending order."""
+    """``_clear_empty`` for an image in which only the cells ``before`` are not zero, in ascending order.
+
+    Only the first ``channels`` are cleared.
+    """
     first, end = part
     start = pillars[first, 0] if first else 0
     stop = pillars[end, 0] if end < len(pillars) else len(image)
@@ -319,7 +330,7 @@ def _clear_earlier(image: NDArray[np.float32], before: NDArray[np.int32], pillar
         while j < end and pillars[j, 0] < cell:
             j += 1
         if j == end or pillars[j, 0] != cell:
-            for c in range(image.shape[1]):
+            for c in range(channels):
                 image[cell, c] = 0
 
 
@@ -327,7 +338,7 @@ def _clear_earlier(image: NDArray[np.float32], before: NDArray[np.int32], pillar
 def _encode_pillars(pillars: NDArray[np.int32], packed: NDArray[np.int64], part: tuple[int, int],
                     of_pixel: NDArray[np.int64], grid: tuple[int, int, bool], per_us: float,
                     folded: NDArray[np.float32], image: NDArray[np.float32]) -> None:  # fmt: skip
-    """Write a part of the pillars of a window, first and end, to ``image`` [cells, C]."""
+    """Write a part of the pillars of a window, first and end, to the first channels of ``image`` [cells, C or more]."""
     own = pillars[part[0] : part[1]]
     if len(own) == 0:
         return
@@ -436,9 +447,9 @@ def _describe_pillars(pillars: NDArray[np.int32], around: NDArray[np.int64], sum
 def _write_pillars(pillars: NDArray[np.int32], described: NDArray[np.float32], pixels: NDArray[np.int32],
                    shapes: NDArray[np.float32], folded: NDArray[np.float32], image: NDArray[np.float32],
                    ) -> None:  # fmt: skip
-    """Write the channels of pillars to ``image`` [cells, C]."""
-    channels, origin = image.shape[1], pillars[0, 1]
-    row, per_event = 4 * channels, 4 * described.shape[1]
+    """Write the channels of pillars to the first ones of ``image`` [cells, C or more]."""
+    channels, origin = folded.shape[1], pillars[0, 1]
+    row, per_event, per_cell = 4 * channels, 4 * described.shape[1], 4 * image.shape[1]
     base = folded.ctypes.data
     slope = base + (len(folded) - 2 - MOMENTS) * row
     for j in range(len(pillars)):
@@ -448,7 +459,7 @@ def _write_pillars(pillars: NDArray[np.int32], described: NDArray[np.float32], p
             pixels.ctypes.data + offset_bytes,
             shapes.ctypes.data + 24 * j,
         )
-        cell = image.ctypes.data + row * np.int64(pillars[j, 0])
+        cell = image.ctypes.data + per_cell * np.int64(pillars[j, 0])
         c = 0  # bytes
         while WIDEST >= 64 and c + 256 <= row:
             _block_of_64(

@@ -36,6 +36,7 @@ from fate.inference.lean_graph import LeanGraph, can_be_lean
 from fate.inference.step_graph import StepGraph, described
 from fate.inference.streaming_step import compile_for_streaming
 from fate.models.detector import Detector
+from fate.models.layers.image_history import ImageHistory
 from fate.version import __version__
 from fate.whole_files import write_whole
 
@@ -102,7 +103,10 @@ def choose(detector: Detector, clips: bool = False, say: Say | None = None) -> B
 
 
 def graph_file(detector: Detector, say: Say | None = None) -> Path:
-    """The graph of a detector for one stream, in the user's cache folder, lean if possible; it agrees with PyTorch."""
+    """The graph of a detector for one stream, in the user's cache folder, lean if possible; it agrees with PyTorch.
+
+    It takes completed images if the detector has a history of images.
+    """
     is_lean = can_be_lean(detector)
     file = user_cache("graphs") / f"{_key(detector, *['lean'] * is_lean)}.onnx"
     if file.exists():
@@ -110,7 +114,7 @@ def graph_file(detector: Detector, say: Say | None = None) -> Path:
     if say is not None:
         say(f"exporting the detector for {detector.sensor} once, which takes some ten seconds; kept in {file.parent}")
     exact = copy.deepcopy(detector).cpu().float().eval()
-    step = LeanGraph(exact) if is_lean else StepGraph(exact, 1)
+    step = LeanGraph(exact) if is_lean else StepGraph(exact.behind_history(), 1)
     content = described(step, exact, OPSET).SerializeToString()
     batches = clip(None, exact.sensor, HZ, 10, 1)
     with TemporaryDirectory() as folder:
@@ -118,21 +122,30 @@ def graph_file(detector: Detector, say: Say | None = None) -> Path:
         draft.write_bytes(content)
         if isinstance(step, LeanGraph):
             lean = LeanDetector(open_session(draft, "onnxruntime"), exact)
+            without_kernel_(exact)
             refuse_above(compare_detectors(lean, exact, batches, LeanDetector.as_in_torch))
         else:
-            refuse_above(compare(draft, step, exact, batches))
+            history = copy.deepcopy(exact.history)
+            without_kernel_(exact)
+            refuse_above(compare(draft, step, exact, batches, history=history))
     if not _keep(file, content):
         raise FateError(f"{file}: an exported detector must be kept there; set FATE_CACHE_DIR to a folder with space")
     return file
+
+
+def without_kernel_(detector: Detector) -> None:
+    """Let the history of images run in PyTorch, so that its kernel is compared with that."""
+    if isinstance(detector.history, ImageHistory):
+        detector.history.compiled = False
 
 
 def _in_graph(detector: Detector, backend: Backend, say: Say | None) -> GraphDetector:
     session = open_session(graph_file(detector, say), backend)
     if can_be_lean(detector):
         return LeanDetector(session, detector)
-    encoder = copy.deepcopy(detector.encoder)
+    encoder, history = copy.deepcopy((detector.encoder, detector.history))
     pairs = session.facts["state_pairs"]
-    return GraphDetector(session, encoder, detector.frame, detector.classes, detector.description, pairs)
+    return GraphDetector(session, encoder, detector.frame, detector.classes, detector.description, pairs, history)
 
 
 def measure(

@@ -4,7 +4,8 @@
     outputs, state = detector(batch, state)        # like every detector
 
 It takes the place of a :class:`Detector` in streams, evaluations and sweeps, but it cannot be trained or moved to a
-GPU. The encoder is FATE's own: its kernels are several times faster than a graph, and its weights are in the file.
+GPU. The encoder is FATE's own: its kernels are several times faster than a graph, and its weights are in the file. In
+graphs that FATE makes for its own use, so is the history of images; in exported files, it is a part of the graph.
 """
 
 from __future__ import annotations
@@ -46,8 +47,11 @@ class GraphDetector(Detector):
         classes: Sequence[str],
         description: dict[str, Any],
         state_pairs: dict[str, str],
+        history: nn.Module | None = None,
     ) -> None:
-        super().__init__(encoder, nn.Identity(), nn.Identity(), nn.Identity(), frame, classes, None, description)
+        """``history``: of the images, if it is no part of the graph."""
+        parts = (nn.Identity(), nn.Identity(), nn.Identity())
+        super().__init__(encoder, *parts, frame, classes, None, description, history)
         self.session = session
         self._pairs = state_pairs  # the input of each part of the state, and the output that is its next value
         self._streams = session.inputs[IMAGE][0]
@@ -71,8 +75,12 @@ class GraphDetector(Detector):
         steps: int = 1,
         targets: Sequence[Targets | None] | None = None,
         step_scale: float | Tensor | None = None,
+        reuse_state: bool = False,
     ) -> tuple[Outputs, State]:
-        """Predict boxes as :meth:`Detector.forward` does; the state is a tuple of tensors, as the graph has them."""
+        """Predict boxes as :meth:`Detector.forward` does.
+
+        The state is a tuple of tensors, as the graph has them, and of the state of the history before the graph.
+        """
         windows = len(batch)
         if steps < 1 or windows % steps:
             raise FateError(f"{windows} windows were given in clips of {steps}; expected a multiple")
@@ -82,17 +90,24 @@ class GraphDetector(Detector):
         self._check_images(images)
         if step_scale is None:
             step_scale = step_scale_of(batch) if isinstance(batch, EventBatch) else 1.0
+        history_state: tuple[State, ...] = ()
+        if self.history is not None:
+            before = None
+            if state is not None:
+                *state, before = state
+            images, after = self.history(images, before, steps, step_scale, reuse_state)
+            history_state = (after,)
         of_windows = step_scale.float().expand(windows) if isinstance(step_scale, Tensor) else None
         rows, found = windows // steps, []
         memory = self._fresh(rows) if state is None else tuple(part.numpy() for part in state)
         pixels = images.numpy()
         for first in range(0, windows, rows):
-            after = slice(first, first + rows)
-            rates = self._rate(float(step_scale)) if of_windows is None else self._rates(of_windows[after])
-            outputs, memory = self._step({IMAGE: pixels[after], **rates}, rows, memory)
+            chosen = slice(first, first + rows)
+            rates = self._rate(float(step_scale)) if of_windows is None else self._rates(of_windows[chosen])
+            outputs, memory = self._step({IMAGE: pixels[chosen], **rates}, rows, memory)
             found.append(outputs)
         whole = found[0] if steps == 1 else {name: np.concatenate([each[name] for each in found]) for name in found[0]}
-        return self._predictions(whole), tuple(torch.from_numpy(part) for part in memory)
+        return self._predictions(whole), (*(torch.from_numpy(part) for part in memory), *history_state)
 
     def _rate(self, scale: float) -> dict[str, NDArray[np.float32]]:
         """The inputs that depend on the step scale, for one that all windows share: the same arrays in every call."""
@@ -169,13 +184,16 @@ def read_graph(path: str | Path, backend: Backend = "auto") -> tuple[GraphDetect
             f"{path}: was exported with its encoder, for programs without FATE; FATE brings its own encoder: export it"
             " again without its encoder"
         )
+    for_own_use = FateError(
+        f"{path}: is a graph that FATE made for its own use, with other inputs than a file of fate export; give the"
+        " weights that it was made from, or export them (fate export)"
+    )
     if not session.inputs.keys() <= {"image", "step_scale", *facts["state_pairs"]}:
-        raise FateError(
-            f"{path}: is a graph that FATE made for its own use, with other inputs than a file of fate export; give the"
-            " weights that it was made from, or export them (fate export)"
-        )
+        raise for_own_use
     try:
         frame_of = rebuild(facts["model"])
+        if frame_of.history is not None and not any(name.startswith("state.history.") for name in session.inputs):
+            raise for_own_use
         if session.backend == BF16:
             refuse_detector(frame_of, str(path))
             if facts.get("precision") == "int8":

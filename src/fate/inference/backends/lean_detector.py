@@ -24,8 +24,9 @@ class LeanDetector(GraphDetector):
 
     def __init__(self, session: Session, detector: Detector) -> None:
         """``session`` has the graph of ``detector``, which is copied as far as it is needed."""
-        encoder, pairs = copy.deepcopy(detector.encoder), session.facts["state_pairs"]
-        super().__init__(session, encoder, detector.frame, detector.classes, detector.description, pairs)
+        encoder, history = copy.deepcopy((detector.encoder, detector.history))
+        pairs = session.facts["state_pairs"]
+        super().__init__(session, encoder, detector.frame, detector.classes, detector.description, pairs, history)
         self._layers = layers_with_rate(detector)
         strides = YOLOXHead.STRIDES
         sizes = [(detector.frame.padded.height // each, detector.frame.padded.width // each) for each in strides]
@@ -41,6 +42,7 @@ class LeanDetector(GraphDetector):
 
     @staticmethod
     def as_in_torch(state: State) -> list[Tensor]:
-        """The state of each stage as a detector in torch has it, but for its shape: [B, L, 2·P]."""
+        """The state of each stage as a detector in torch has it, but for its shape: [B, L, 2·P]; and the history."""
         parts: Any = state
-        return [part.transpose(1, 2).flatten(2) for part in parts]
+        stages = [part.transpose(1, 2).flatten(2) for part in parts if isinstance(part, Tensor)]
+        return stages + [each for part in parts if isinstance(part, tuple) for each in part]

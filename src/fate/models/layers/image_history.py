@@ -13,7 +13,7 @@ divided by the number of windows in which the cell had events. A cell whose last
 every event w / d times, so each counts for d / w. The history counts for less as windows become longer. For 50 ms,
 s is 0 and y = x: there, a detector with this layer equals the one without, and can start from its weights.
 
-All of it depends on elapsed time and not on the number of steps.
+All of it depends on elapsed time and not on the number of steps. Inference on a CPU uses ``image_history_cpu.py``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from fate.models.layers.image_history_cpu import can_complete, complete
 from fate.models.layers.length_affine import split_length
 from fate.rates import CANONICAL_US
 
@@ -45,6 +46,7 @@ class ImageHistory(nn.Module):
         """
         super().__init__()
         self.keep_length = keep_length
+        self.compiled = True  #: whether inference on a CPU uses the kernel; else the operations below
         span = torch.linspace(math.log(SHORTEST_MS), math.log(LONGEST_MS), channels)
         canonical = math.log(CANONICAL_US / 1e3)
         self.log_rate = nn.Parameter(canonical - span)  #: ln(50 ms / τ_c)
@@ -52,7 +54,12 @@ class ImageHistory(nn.Module):
         self.gain = nn.Parameter(torch.ones(channels))  #: g_c
 
     def forward(
-        self, images: Tensor, state: History | None = None, steps: int = 1, step_scale: float | Tensor = 1.0
+        self,
+        images: Tensor,
+        state: History | None = None,
+        steps: int = 1,
+        step_scale: float | Tensor = 1.0,
+        reuse_state: bool = False,
     ) -> tuple[Tensor, History]:
         """Completed images of a clip of T = ``steps`` windows of B streams, and the state after the clip.
 
@@ -61,10 +68,15 @@ class ImageHistory(nn.Module):
             state: before the clip; None for zeros.
             steps: T.
             step_scale: hop over 50 ms, one number or [T · B].
+            reuse_state: the caller needs the given state no more, so its tensors may become those of the new one.
 
         Returns:
-            Images [T · B, C, H, W], or [T · B, C + 1, H, W] with ``keep_length``; and the state.
+            Images [T · B, C, H, W], or [T · B, C + 1, H, W] with ``keep_length``; and the state. For windows of 50 ms
+            and longer, the images may be the given ones, not a copy.
         """
+        if self.compiled and can_complete(images):
+            rates = (self.log_rate, self.count_log_rate, self.gain)
+            return complete(images, state, steps, step_scale, rates, self.keep_length, reuse_state)
         values, log_length = split_length(images)
         precise = torch.promote_types(values.dtype, torch.float32)
         column = (-1, 1, 1, 1)
