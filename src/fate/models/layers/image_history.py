@@ -9,9 +9,9 @@ completes it. For window t with image x_t, length w and hop d, and a time consta
     result     y_t = (x_t + s · g_c · h_t) / max(1, o_t + s · n_t),         s = max(0, 1 - w / 50 ms)
 
 The values of Pillar Encoding are means over the events of a cell. To keep about their size, a sum over windows is
-divided by the number of windows in which the cell had events. A cell whose last event is long ago fades. Overlapping windows see
-every event w / d times, so each counts for d / w. The history counts for less as windows become longer. For 50 ms,
-s is 0 and y = x: there, a detector with this layer equals the one without, and can start from its weights.
+divided by the number of windows in which the cell had events. A cell whose last event is long ago fades. Overlapping
+windows see every event w / d times, so each counts for d / w. The history counts for less as windows become longer. For
+50 ms, s is 0 and y = x: there, a detector with this layer equals the one without, and can start from its weights.
 
 All of it depends on elapsed time and not on the number of steps. Inference on a CPU uses ``image_history_cpu.py``.
 """
