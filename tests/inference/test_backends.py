@@ -27,7 +27,7 @@ from fate.inference.streaming_step import compile_for_streaming
 from fate.models.boxes import pairwise_iou
 from fate.models.detector import Detector
 from fate.models.heads.yolox import YOLOXHead
-from fate.models.layers import image_history, image_history_cpu
+from fate.models.layers import image_history_cpu
 from fate.models.layers.image_history import ImageHistory
 from fate.models.nms import Detections
 from fate.models.state import tensors
@@ -144,11 +144,13 @@ def test_a_runtime_takes_images_that_their_history_has_completed(
 def test_a_history_that_differs_from_pytorch_is_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     detector = with_history(name)
 
+    complete = image_history_cpu.complete
+
     def forgetful(images: Tensor, _state: Any, *rest: Any) -> Any:
-        return image_history_cpu.complete(images, None, *rest)
+        return complete(images, None, *rest)
 
     monkeypatch.setattr(choosing, "hash_of_code", lambda: b"a graph that is not in the cache")
-    monkeypatch.setattr(image_history, "complete", forgetful)
+    monkeypatch.setattr(image_history_cpu, "complete", forgetful)
     with pytest.raises(FateError, match="differs from PyTorch"):
         graph_file(detector)
 

@@ -23,7 +23,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-from fate.models.layers.image_history_cpu import can_complete, complete
 from fate.models.layers.length_affine import split_length
 from fate.rates import CANONICAL_US
 
@@ -74,9 +73,11 @@ class ImageHistory(nn.Module):
             Images [T · B, C, H, W], or [T · B, C + 1, H, W] with ``keep_length``; and the state. For windows of 50 ms
             and longer, the images may be the given ones, not a copy.
         """
-        if self.compiled and can_complete(images):
+        if self.compiled and _has_kernel(images):
+            from fate.models.layers import image_history_cpu  # noqa: PLC0415  (numba is imported only when needed)
+
             rates = (self.log_rate, self.count_log_rate, self.gain)
-            return complete(images, state, steps, step_scale, rates, self.keep_length, reuse_state)
+            return image_history_cpu.complete(images, state, steps, step_scale, rates, self.keep_length, reuse_state)
         values, log_length = split_length(images)
         precise = torch.promote_types(values.dtype, torch.float32)
         column = (-1, 1, 1, 1)
@@ -107,6 +108,12 @@ class ImageHistory(nn.Module):
         if self.keep_length:
             completed = torch.cat((completed, images[:, -1:]), dim=1)
         return completed, (total, count)
+
+
+def _has_kernel(images: Tensor) -> bool:
+    """Whether there is a kernel: in inference on a CPU in float32, and not for a graph of operations."""
+    is_plain = not torch.is_grad_enabled() and images.device.type == "cpu" and images.dtype == torch.float32
+    return is_plain and not (torch.compiler.is_compiling() or torch.compiler.is_exporting())
 
 
 def _layout(images: Tensor) -> torch.memory_format:

@@ -38,12 +38,6 @@ _FLOAT, _INT, _LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _FAST = ("contract",)
 
 
-def can_complete(images: Tensor) -> bool:
-    """Whether ``complete`` may be used: in inference on a CPU in float32, and not for a graph of operations."""
-    is_plain = not torch.is_grad_enabled() and images.device.type == "cpu" and images.dtype == torch.float32
-    return is_plain and not (torch.compiler.is_compiling() or torch.compiler.is_exporting())
-
-
 def complete(
     images: Tensor,
     state: tuple[Tensor, Tensor] | None,
