@@ -17,7 +17,7 @@ from fate.models import state as states
 from fate.models.detector import Detector
 from fate.models.fused import reference
 from fate.models.zoo import build_model
-from tests.models.small_detectors import FAMILIES, batch_of, difference, small_detector, some_windows, state_difference
+from tests.models.small_detectors import FAMILIES, batch_of, difference, parts_of, small_detector, some_windows, state_difference
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 #: Channels on both sides of the limit up to which a kernel computes whole rows.
@@ -42,9 +42,32 @@ def _differences(
         batch = batch_of(pairs[first : first + streams])
         outputs, state = detector(batch, state, step_scale=step_scale)
         others, other_state = other(batch, other_state, step_scale=step_scale)
-        assert [part.shape for part in outputs[:3]] == [part.shape for part in others[:3]]
-        found += [difference(others, outputs), state_difference(other_state, state)]
+        assert [part.shape for part in parts_of(outputs).values()] == [part.shape for part in parts_of(others).values()]
+        found.append(difference(others, outputs))
+        if states.tensors(state):
+            found.append(state_difference(other_state, state))
     return found
+
+
+#: Small detectors of EvRT-DETR: with bottlenecks, with a full CSP layer, without memory, with a memory that follows time,
+#: and with fewer cells than queries.
+DETR: list[dict[str, Any]] = [
+    {},
+    {"depth": 50, "expansion": 1.0},
+    {"remember": False},
+    {"recurrence": "time"},
+    {"queries": 300},
+]
+
+
+@pytest.mark.parametrize("more", DETR)
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("encoder", ["pillars", "evrt-histogram"])
+def test_outputs_and_states_of_evrt_detr_are_those_of_the_detector(
+    more: dict[str, Any], streams: int, encoder: str
+) -> None:
+    detector = small_detector("evrt", encoder, **more)
+    assert max(_differences(detector, _fused(detector), streams=streams)) < 1e-3
 
 
 @pytest.mark.parametrize("family", ["s5", "lstm"])
