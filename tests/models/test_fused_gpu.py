@@ -21,7 +21,14 @@ from fate.models import state as states
 from fate.models.fused import kernels, reference
 from fate.models.fused.reference import BlockWeights, BoxWeights, Norm, PositionWeights, S5Weights
 from tests.gpu import DEVICE, HAS_GPU, INTERPRETED, needs_triton
-from tests.models.small_detectors import batch_of, difference, small_detector, some_windows, state_difference
+from tests.models.small_detectors import (
+    batch_of,
+    difference,
+    difference_of_sets,
+    small_detector,
+    some_windows,
+    state_difference,
+)
 
 pytestmark = needs_triton
 #: Tensor cores of a GPU round float32, so there only float16 is compared.
@@ -258,7 +265,9 @@ def test_a_step_of_an_lstm_with_peepholes(dtype: torch.dtype, scale: Any, forget
 
 
 @dtypes
-@pytest.mark.parametrize(("windows", "cells", "channels", "classes"), [(1, 300, 64, 2), (2, 37, 24, 1), (1, 40, 256, 20)])
+@pytest.mark.parametrize(
+    ("windows", "cells", "channels", "classes"), [(1, 300, 64, 2), (2, 37, 24, 1), (1, 40, 256, 20)]
+)
 def test_the_best_cells(dtype: torch.dtype, windows: int, cells: int, channels: int, classes: int) -> None:
     wider, usable = maps(windows * cells, channels + 8), torch.rand(cells) < 0.8
     layer = weight(classes, channels), kept(classes)
@@ -334,6 +343,25 @@ def test_a_whole_detector(dtype: torch.dtype, family: str, dims: tuple[int, ...]
         others, other_state = other(batch, other_state)
         limit = 2e-4 if dtype == torch.float32 else 0.05
         assert difference(others, outputs) < limit
+        assert state_difference(other_state, state) < limit
+
+
+@dtypes
+@pytest.mark.parametrize("more", [{}, {"depth": 50, "expansion": 1.0, "recurrence": "time"}])
+@takes_minutes
+@torch.inference_mode()
+def test_a_whole_detector_of_evrt_detr(dtype: torch.dtype, more: dict[str, Any]) -> None:
+    """All cells become queries, since rounding decides between nearly equal ones; it also decides on their order."""
+    detector = small_detector("evrt", queries=300, **more).to(DEVICE)
+    other = fused(detector)
+    fuse_network_(other, kernels, dtype)
+    state = other_state = None
+    for first in (0, 2):
+        batch = batch_of(some_windows(4)[first : first + 2]).to(DEVICE)
+        outputs, state = detector(batch, state)
+        others, other_state = other(batch, other_state)
+        limit = 2e-4 if dtype == torch.float32 else 0.1
+        assert difference_of_sets(others, outputs) < limit
         assert state_difference(other_state, state) < limit
 
 

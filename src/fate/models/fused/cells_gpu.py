@@ -23,8 +23,8 @@ def score_cells(
     best = rows.new_empty(count, dtype=torch.float32)
     with on(rows.device):
         _score_cells[(triton.cdiv(count, OWN),)](
-            rows, usable, instead, norm.weight, norm.bias, weight, bias, features, best, count, channels, len(weight),
-            len(usable), rows.stride(0), norm.eps, TALL=OWN, DEEP=power_of_two(channels),
+            rows, usable.view(torch.uint8), instead, norm.weight, norm.bias, weight, bias, features, best, count,
+            channels, len(weight), len(usable), rows.stride(0), norm.eps, TALL=OWN, DEEP=power_of_two(channels),
             WIDE=power_of_two(len(weight)),
         )  # fmt: skip
     return features, best

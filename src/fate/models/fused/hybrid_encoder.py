@@ -59,7 +59,7 @@ class FusedAIFI(nn.Module):
     ) -> None:
         super().__init__()
         self.operations, self.heads, self.dtype = operations, layer.heads, dtype
-        linears = {
+        linears: dict[str, nn.Linear | nn.Conv2d] = {
             "projection": projection,
             "tokens": layer.query_key_value,
             "out": layer.output,
@@ -67,9 +67,10 @@ class FusedAIFI(nn.Module):
             "contract": layer.linear2,
             "lateral": lateral.conv,
         }
-        for name, linear in linears.items():
-            setattr(self, name, linear.weight.detach().flatten(1).to(dtype).contiguous())
-            setattr(self, f"{name}_bias", cast(Tensor, linear.bias).detach().float())
+        self.weights = {
+            name: (linear.weight.detach().flatten(1).to(dtype).contiguous(), cast(Tensor, linear.bias).detach().float())
+            for name, linear in linears.items()
+        }
         self.norms = norm_of(layer.norm1), norm_of(layer.norm2)
         self._exact = layer.query_key_value.weight.detach()
         self._shifts: Tensor | None = None
@@ -77,14 +78,14 @@ class FusedAIFI(nn.Module):
 
     def forward(self, rows: Tensor, size: Size) -> Tensor:
         """[M, in] of maps of this size to [M, width]."""
-        run, (first, second) = self.operations, self.norms
-        x = run.linear(rows, self.projection, self.projection_bias)
-        tokens = run.linear(x, self.tokens, self.tokens_bias, residual=self._shifts_for(size))
+        run, own, (first, second) = self.operations, self.weights, self.norms
+        x = run.linear(rows, *own["projection"])
+        tokens = run.linear(x, *own["tokens"], residual=self._shifts_for(size))
         attended = run.token_attention(tokens.view(size[0], size[1] * size[2], -1), self.heads).flatten(0, 1)
-        x = run.linear(attended, self.out, self.out_bias, residual=x)
-        inside, x = run.normed_linear(x, first, self.expand, self.expand_bias, activation="gelu")
-        x = run.linear(inside, self.contract, self.contract_bias, residual=x)
-        return cast(Tensor, run.normed_linear(x, second, self.lateral, self.lateral_bias, activation="silu")[0])
+        x = run.linear(attended, *own["out"], residual=x)
+        inside, x = run.normed_linear(x, first, *own["expand"], activation="gelu")
+        x = run.linear(inside, *own["contract"], residual=x)
+        return cast(Tensor, run.normed_linear(x, second, *own["lateral"], activation="silu")[0])
 
     def _shifts_for(self, size: Size) -> Tensor:
         """What the positions, which are constant, add to queries and keys: [M, 3 · width]."""
@@ -99,17 +100,15 @@ class FusedAIFI(nn.Module):
 class FusedCSPRep(nn.Module):
     """A ``CSPRep`` of two inputs, the second of which may be projected before."""
 
-    def __init__(
-        self, layer: CSPRep, projection: nn.Conv2d | None, operations: ModuleType, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, layer: CSPRep, projection: nn.Conv2d | None, operations: ModuleType, dtype: torch.dtype) -> None:
         super().__init__()
         self.operations = operations
-        convs = [cast(ConvNormAct, part).conv for part in (layer.main, layer.side)]
+        convs = [part.conv for part in (layer.main, layer.side)]
         weight = torch.cat([conv.weight.detach().flatten(1) for conv in convs]).double()
         bias = torch.cat([cast(Tensor, conv.bias).detach() for conv in convs]).double()
         if projection is not None:
             before = projection.weight.detach().flatten(1).double()
-            first, second = weight.split([weight.shape[1] - len(before), len(before)], 1)
+            first, second = torch.split(weight, [weight.shape[1] - len(before), len(before)], 1)
             bias = bias + second @ cast(Tensor, projection.bias).detach().double()
             weight = torch.cat([first, second @ before], 1)
         self.both, self.both_bias = weight.to(dtype).contiguous(), bias.float()
@@ -137,6 +136,6 @@ def why_not_fused(neck: nn.Module) -> str | None:
     """Why a neck cannot be fused; None if it can."""
     if not isinstance(neck, HybridEncoder) or len(neck.projections) != 3:
         return "its neck is not that of EvRT-DETR"
-    if not neck.top_down[0].blocks:  # type: ignore[union-attr]
+    if not neck.top_down[0].blocks:
         return "its CSP layers have no blocks"
     return None

@@ -44,7 +44,8 @@ def conv(
             maps, weight, bias, out if residual is None else residual, out, *_described(sizes, counts, tall),
             len(maps), inputs, columns, maps.shape[1], out.shape[1], maps.stride(1), groups * columns,
             0 if residual is None else residual.stride(0), 0 if residual is None else residual.stride(1),
-            ACTIVATION=activation, HAS_RESIDUAL=residual is not None, SIDE=side, STRIDE=stride, TALL=tall, WIDE=wide, DEEP=depth(inputs, weight, tall + wide), num_stages=STAGES,
+            ACTIVATION=activation, HAS_RESIDUAL=residual is not None, SIDE=side, STRIDE=stride, TALL=tall, WIDE=wide,
+            DEEP=depth(inputs, weight, tall + wide), num_stages=STAGES,
         )  # fmt: skip
     return out
 

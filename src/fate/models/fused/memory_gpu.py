@@ -1,4 +1,4 @@
-"""The memories of S5-ViT, RVT and EvRT-DETR on a GPU: one step, with everything that depends on one pixel only in few kernels.
+"""The memories of S5-ViT, RVT and EvRT-DETR on a GPU: one step; what depends on one pixel only is in few kernels.
 
 A kernel overwrites the state of S5 and the cell state of the LSTM. Each number is read and written by one program only.
 The hidden state is not overwritten, since several programs read it.

@@ -63,9 +63,7 @@ class FusedConvReLU(nn.Module):
 
     def forward(self, images: Tensor, added: Tensor | None = None) -> Tensor:
         """[N, in, H, W] to [N, out, H', W']; ``added`` is part of the sum."""
-        return cast(
-            Tensor, self.operations.conv_relu(images, self.weight, self.bias, self.stride, self.padding, added)
-        )
+        return cast(Tensor, self.operations.conv_relu(images, self.weight, self.bias, self.stride, self.padding, added))
 
 
 class FusedResidual(nn.Module):

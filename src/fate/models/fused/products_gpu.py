@@ -53,7 +53,8 @@ def linear(
             rows, rows if others is None else others, weight, weight if bias is None else bias,
             rows if residual is None else residual, rows if positions is None else positions, out, count, columns,
             rows.shape[1], more, rows.stride(0), 0 if others is None else others.stride(0),
-            0 if residual is None else residual.stride(0), out.stride(0), height, width, positioned, ACTIVATION=activation, HAS_BIAS=bias is not None, HAS_RESIDUAL=residual is not None,
+            0 if residual is None else residual.stride(0), out.stride(0), height, width, positioned,
+            ACTIVATION=activation, HAS_BIAS=bias is not None, HAS_RESIDUAL=residual is not None,
             HAS_OTHERS=others is not None, HAS_POSITIONS=positions is not None, DOUBLED=doubled is not None, TALL=tall,
             WIDE=wide, DEEP=depth(rows.shape[1], weight, tall + wide), num_stages=STAGES,
         )  # fmt: skip
@@ -168,7 +169,8 @@ def transposed(weight, column, k, columns, inputs, stride):
 def _linear(
     rows, others, weight, bias, residual, positions, out, count, columns, inputs, more, row_stride, other_stride,
     residual_stride, out_stride, height, width, positioned, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr,
-    HAS_RESIDUAL: tl.constexpr, HAS_OTHERS: tl.constexpr, HAS_POSITIONS: tl.constexpr, DOUBLED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr, HAS_OTHERS: tl.constexpr, HAS_POSITIONS: tl.constexpr, DOUBLED: tl.constexpr,
+    TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * TALL + tl.arange(0, TALL)
     column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)

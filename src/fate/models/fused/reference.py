@@ -283,7 +283,7 @@ def predict(
 
 def token_attention(tokens: Tensor, heads: int) -> Tensor:
     """Self-attention of tokens [N, L, 3·C], queries of all heads, then keys, then values, to [N, L, C]."""
-    query, key, value = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in tokens.chunk(3, 2))
+    query, key, value = (part.reshape(*part.shape[:2], heads, -1).transpose(1, 2) for part in tokens.chunk(3, 2))
     attended = functional.scaled_dot_product_attention(query, key, value)
     return attended.transpose(1, 2).flatten(2).contiguous()
 

@@ -73,7 +73,7 @@ class FusedRtDetrHead(nn.Module):
         anchors, usable = self._anchors_for(sizes, features[0].device)
         found, best = run.score_cells(cells, usable, self.instead, self.norm, *self.cell_scores)
         rows, reference = run.best_cells(found, best, anchors, min(self.queries, len(anchors)))
-        box = cast(FusedBoxes, self.cell_boxes)
+        box = self.cell_boxes
         inside = run.linear(run.linear(rows, *box.first, activation="relu"), *box.second, activation="relu")
         for layer, following, own in zip(self.layers, self.boxes, values, strict=True):
             reference, positions = run.refine_boxes(inside, box.last, reference, self.positions)
