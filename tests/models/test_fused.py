@@ -165,7 +165,7 @@ def test_weights_of_the_detector_are_not_shared(family: str) -> None:
         ("fate-e", {"hidden": 96}, "its attention heads have 12 channels, not a power of two"),
         ("fate-e", {"hidden": 1024}, "its queries have 1024 channels"),
         ("fate-e", {"stem": "upsample", "encoder_options": {"pillar": 8}}, "its stem repeats cells"),
-        ("get-b", {}, "its backbone is not that of RVT or S5-ViT"),
+        ("get-b", {}, "its backbone is not that of RVT, S5-ViT or EvRT-DETR"),
         ("fate-s-nano", {}, "a stage has no attention"),
         ("fate-s", {"length_affine": True}, "its norms depend on the length of the window"),
         ("fate-s", {"mlp_ratio": 0}, "its attention has no MLP"),

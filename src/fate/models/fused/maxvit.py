@@ -219,7 +219,7 @@ class FusedLSTM(nn.Module):
 def why_not_fused(backbone: nn.Module, frame: Frame) -> str | None:
     """Why a backbone cannot be fused; None if it can."""
     if not isinstance(backbone, MaxViT):
-        return "its backbone is not that of RVT or S5-ViT"
+        return "its backbone is not that of RVT, S5-ViT or EvRT-DETR"
     if backbone.length_affine:
         return "its norms depend on the length of the window"
     if frame.repeat > 1:
