@@ -218,8 +218,8 @@ def _read_maps(
             y, x = i + corner // 2, j + corner % 2
             share = weight * (below if corner // 2 else 1 - below) * (right if corner % 2 else 1 - right)
             inside = there & (y >= 0) & (y < rows) & (x >= 0) & (x < columns)
-            place = ((cell + y * columns + x) * stride + head * CHANNELS)[:, :, None] + channel[None, None, :]
-            read = tl.load(values + place, mask=inside[:, :, None], other=0.0).to(tl.float32)
+            source = ((cell + y * columns + x) * stride + head * CHANNELS)[:, :, None] + channel[None, None, :]
+            read = tl.load(values + source, mask=inside[:, :, None], other=0.0).to(tl.float32)
             result += share[:, :, None] * read
         offset += 2 * POINTS
         own += POINTS

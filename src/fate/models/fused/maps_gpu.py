@@ -146,8 +146,8 @@ def _conv(
     result = activated(result, ACTIVATION)
     inside = exists[:, None] & used[None, :]
     if HAS_RESIDUAL:
-        place = window * residual_window + (earlier_after + cell) * residual_pixel
-        result += tl.load(residual + place[:, None] + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+        source = window * residual_window + (earlier_after + cell) * residual_pixel
+        result += tl.load(residual + source[:, None] + channel[None, :], mask=inside, other=0.0).to(tl.float32)
     to = out + (window * pixels_after + earlier_after + cell)[:, None] * stride_out + channel[None, :]
     tl.store(to, result.to(out.dtype.element_ty), mask=inside)
 
