@@ -8,7 +8,7 @@ Each detector has fresh weights, and each window random events of a 304 × 240 s
 - the number of kernels and copies of a window, their total time, and those that take most of it (torch's profiler);
 - how far boxes and scores are from those of the plain detector in float32.
 
-``--blocks`` also measures the products and convolutions of fate-s for each size of block in
+``--blocks`` also measures the products and convolutions of fate-s and fate-e for each size of block in
 ``fate.models.fused.products_gpu``, and the same convolutions by cuDNN, in two minutes. These figures choose ``BLOCKS``
 and ``BUSY``.
 """
@@ -33,14 +33,18 @@ from fate.models.nms import Detections
 from fate.models.zoo import build_model
 
 SENSOR, WINDOW_US = (240, 304), 50_000
-#: Rows, inputs and outputs of the products of fate-s, by stride.
-PRODUCTS = [(320, 256, 256), (320, 1024, 256), (80, 512, 512), (80, 2048, 512), (1280, 256, 128), (320, 512, 256)]
+#: Rows, inputs and outputs of the products of fate-s, by stride, and of fate-e: its decoder, then its maps.
+PRODUCTS = [
+    (320, 256, 256), (320, 1024, 256), (80, 512, 512), (80, 2048, 512), (1280, 256, 128), (320, 512, 256),
+    (300, 256, 256), (300, 256, 768), (300, 1024, 256), (1680, 256, 1792), (1280, 512, 256), (80, 2048, 256),
+]  # fmt: skip
 #: Rows, channels and outputs behind a norm.
-NORMED = [(320, 256, 768), (320, 256, 1024), (80, 512, 1536), (80, 512, 2048)]
-#: Height, width, channels, outputs and stride of the convolutions.
+NORMED = [(320, 256, 768), (320, 256, 1024), (80, 512, 1536), (80, 512, 2048), (300, 256, 288), (300, 256, 1024)]
+#: Height, width, channels, outputs and stride of the convolutions; the last ones are those of fate-e, with its gates.
 CONVOLUTIONS = [
     (32, 40, 64, 64, 1), (16, 20, 128, 128, 1), (8, 10, 256, 256, 1), (32, 40, 128, 128, 2), (16, 20, 256, 256, 2),
-    (32, 40, 128, 256, 1), (128, 160, 64, 64, 2),
+    (32, 40, 128, 256, 1), (128, 160, 64, 64, 2), (32, 40, 256, 256, 1), (16, 20, 256, 256, 1),
+    (32, 40, 512, 1024, 1), (16, 20, 512, 1024, 1), (8, 10, 512, 1024, 1),
 ]  # fmt: skip
 
 
@@ -71,13 +75,15 @@ def main() -> None:
 
 
 def fresh(name: str) -> Detector:
-    """A detector with random weights, in which attention has an effect: LayerScale is 1e-5 in fresh weights."""
+    """A detector with random weights, in which all layers have an effect, also those that begin with (nearly) zeros."""
     torch.manual_seed(0)
     detector = build_model(name, ("car", "pedestrian"), SENSOR).eval().to("cuda")
     with torch.no_grad():
         for key, parameter in detector.named_parameters():
             if key.endswith(("attention_scale", "mlp_scale")):
                 parameter.uniform_(0.2, 0.6)
+            elif parameter.ndim > 1 and not bool(parameter.any()):
+                parameter.normal_(std=0.3 / parameter[0].numel() ** 0.5)
     return detector
 
 

@@ -33,6 +33,8 @@ TRITON = (
     ".attention_gpu",
     ".memory_gpu",
     ".maps_gpu",
+    ".decoder_gpu",
+    ".cells_gpu",
     ".nms_gpu",
     ".fused.kernels",
 )

@@ -51,7 +51,7 @@ TOLERANCES = {
 def test_a_graph_finds_what_the_detector_finds(
     on_gpu: dict[str, Detector], exact_products: None, family: str, precision: Precision, streams: int
 ) -> None:
-    if precision == "float16" and family not in ("s5", "lstm"):
+    if precision == "float16" and family == "get":
         with pytest.raises(FateError, match="precision='float16' was asked for with .*, but its backbone"):
             compile_for_streaming(on_gpu[family], "cuda", streams=streams, precision=precision, **ALL)
         return

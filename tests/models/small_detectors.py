@@ -115,3 +115,16 @@ def state_difference(got: State, wanted: State) -> float:
     """The largest in what is remembered, relative to the largest number of each part."""
     pairs = zip(states.tensors(got), states.tensors(wanted), strict=True)
     return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
+
+
+def difference_of_sets(got: Outputs, wanted: Outputs) -> float:
+    """The largest of a window's predictions from the most similar one, relative as in ``difference``.
+
+    For heads that choose and order queries by scores: rounding decides between scores that are nearly equal.
+    """
+    scales = wanted.boxes.std(), wanted.class_logits.std()
+    one, other = (
+        torch.cat([each.boxes / scales[0], each.class_logits / scales[1]], 2) for each in (got, wanted)
+    )  # fmt: skip
+    apart = (one[:, :, None] - other[:, None]).abs().amax(-1)  # [N, got, wanted]
+    return max(float(apart.amin(1).max()), float(apart.amin(2).max()))

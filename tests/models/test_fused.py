@@ -17,7 +17,16 @@ from fate.models import state as states
 from fate.models.detector import Detector
 from fate.models.fused import reference
 from fate.models.zoo import build_model
-from tests.models.small_detectors import FAMILIES, batch_of, difference, small_detector, some_windows, state_difference
+from tests.models.small_detectors import (
+    FAMILIES,
+    batch_of,
+    difference,
+    difference_of_sets,
+    parts_of,
+    small_detector,
+    some_windows,
+    state_difference,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 #: Channels on both sides of the limit up to which a kernel computes whole rows.
@@ -42,9 +51,33 @@ def _differences(
         batch = batch_of(pairs[first : first + streams])
         outputs, state = detector(batch, state, step_scale=step_scale)
         others, other_state = other(batch, other_state, step_scale=step_scale)
-        assert [part.shape for part in outputs[:3]] == [part.shape for part in others[:3]]
-        found += [difference(others, outputs), state_difference(other_state, state)]
+        assert [part.shape for part in parts_of(outputs).values()] == [part.shape for part in parts_of(others).values()]
+        found.append(difference(others, outputs))
+        if states.tensors(state):
+            found.append(state_difference(other_state, state))
     return found
+
+
+#: Small detectors of EvRT-DETR: with bottlenecks and a full CSP layer, without memory, with one that follows time, with
+#: fewer cells than queries, and with a history of images.
+DETR: list[dict[str, Any]] = [
+    {},
+    {"depth": 50, "expansion": 1.0},
+    {"remember": False},
+    {"recurrence": "time"},
+    {"queries": 300},
+    {"image_history": True},
+]
+
+
+@pytest.mark.parametrize("more", DETR)
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("encoder", ["pillars", "evrt-histogram"])
+def test_outputs_and_states_of_evrt_detr_are_those_of_the_detector(
+    more: dict[str, Any], streams: int, encoder: str
+) -> None:
+    detector = small_detector("evrt", encoder, **more)
+    assert max(_differences(detector, _fused(detector), streams=streams)) < 1e-3
 
 
 @pytest.mark.parametrize("family", ["s5", "lstm"])
@@ -71,14 +104,16 @@ def test_options_of_the_detector_keep_their_effect(encoder: str, more: dict[str,
     assert max(_differences(detector, _fused(detector))) < 1e-4
 
 
-def test_frames_that_are_no_multiple_of_32_are_padded() -> None:
-    detector = small_detector("s5", sensor=(70, 100))
+@pytest.mark.parametrize("family", ["s5", "evrt"])
+def test_frames_that_are_no_multiple_of_32_are_padded(family: str) -> None:
+    detector = small_detector(family, sensor=(70, 100))
     assert max(_differences(detector, _fused(detector))) < 1e-4
 
 
 @pytest.mark.parametrize("step_scale", [0.1, torch.tensor([0.1, 2.0])])
-def test_the_time_between_windows_counts(step_scale: Tensor | float) -> None:
-    detector = small_detector("s5")
+@pytest.mark.parametrize("family", ["s5", "evrt"])
+def test_the_time_between_windows_counts(step_scale: Tensor | float, family: str) -> None:
+    detector = small_detector("s5") if family == "s5" else small_detector("evrt", recurrence="time")
     other = _fused(detector)
     assert max(_differences(detector, other, streams=2, step_scale=step_scale)) < 1e-4
     assert other.follows_time
@@ -96,8 +131,24 @@ def test_sixteen_bits_change_little(family: str) -> None:
     assert max(_differences(detector, other)) < 0.05
 
 
-def test_weights_of_the_detector_are_not_shared() -> None:
-    detector = small_detector("s5")
+@torch.inference_mode()
+def test_sixteen_bits_change_little_of_evrt_detr() -> None:
+    """All cells become queries, since rounding decides between nearly equal ones; it also decides on their order."""
+    detector = small_detector("evrt", queries=300)
+    other = _fused(detector, torch.float16)
+    state = other_state = None
+    for pair in some_windows(3):
+        outputs, state = detector(batch_of([pair]), state)
+        others, other_state = other(batch_of([pair]), other_state)
+        assert {part.dtype for part in states.tensors(other_state)} == {torch.float16, torch.float32}
+        assert others.boxes.dtype == others.class_logits.dtype == torch.float32
+        assert state_difference(other_state, state) < 0.05
+        assert difference_of_sets(others, outputs) < 0.1
+
+
+@pytest.mark.parametrize("family", ["s5", "evrt"])
+def test_weights_of_the_detector_are_not_shared(family: str) -> None:
+    detector = small_detector(family)
     other = _fused(detector)
     with torch.no_grad():
         for parameter in detector.parameters():
@@ -110,8 +161,11 @@ def test_weights_of_the_detector_are_not_shared() -> None:
 @pytest.mark.parametrize(
     ("name", "more", "said"),
     [
-        ("fate-e", {}, "its backbone is not that of RVT or S5-ViT"),
-        ("get-b", {}, "its backbone is not that of RVT or S5-ViT"),
+        ("fate-e", {"length_affine": True}, "its norms depend on the length of the window"),
+        ("fate-e", {"hidden": 96}, "its attention heads have 12 channels, not a power of two"),
+        ("fate-e", {"hidden": 1024}, "its queries have 1024 channels"),
+        ("fate-e", {"stem": "upsample", "encoder_options": {"pillar": 8}}, "its stem repeats cells"),
+        ("get-b", {}, "its backbone is not that of RVT, S5-ViT or EvRT-DETR"),
         ("fate-s-nano", {}, "a stage has no attention"),
         ("fate-s", {"length_affine": True}, "its norms depend on the length of the window"),
         ("fate-s", {"mlp_ratio": 0}, "its attention has no MLP"),
@@ -130,13 +184,20 @@ def test_other_detectors_are_refused(name: str, more: dict[str, Any], said: str)
         fuse_network_(detector, reference, torch.float16)
 
 
-@pytest.mark.parametrize("name", ["fate-s", "rvt-b", "rvt-s", "s5-vit-b", "s5-vit-s"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("fate-s", "rvt-b", "rvt-s", "s5-vit-b", "s5-vit-s"),
+        *("fate-e", "fate-e-tiny", "evrt-detr-b", "evrt-detr-s", "evrt-detr-tiny"),
+    ],
+)
 def test_detectors_of_the_papers_can_be_fused(name: str) -> None:
     with torch.device("meta"):
         assert why_not_fused(build_model(name, ("car",), (240, 304))) is None
 
 
-def test_clips_are_refused() -> None:
-    other = _fused(small_detector("s5"))
+@pytest.mark.parametrize("family", ["s5", "evrt"])
+def test_clips_are_refused(family: str) -> None:
+    other = _fused(small_detector(family))
     with torch.inference_mode(), pytest.raises(FateError, match="steps=2 was given; .* one window"):
         other(batch_of(some_windows(2)), steps=2)

@@ -5,6 +5,7 @@ The comparisons also run without a GPU where Triton is installed and told to int
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -13,13 +14,21 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="the kernels are written in Triton, which is not installed here")
 
+from fate.events.events import Sensor
 from fate.inference.fusing import fused
 from fate.inference.fusing_network import fuse_network_
 from fate.models import state as states
 from fate.models.fused import kernels, reference
-from fate.models.fused.reference import BlockWeights, Norm, S5Weights
+from fate.models.fused.reference import BlockWeights, BoxWeights, Norm, PositionWeights, S5Weights
 from tests.gpu import DEVICE, HAS_GPU, INTERPRETED, needs_triton
-from tests.models.small_detectors import batch_of, difference, small_detector, some_windows, state_difference
+from tests.models.small_detectors import (
+    batch_of,
+    difference,
+    difference_of_sets,
+    small_detector,
+    some_windows,
+    state_difference,
+)
 
 pytestmark = needs_triton
 #: Tensor cores of a GPU round float32, so there only float16 is compared.
@@ -130,6 +139,15 @@ def test_a_product_writes_where_it_is_told(dtype: torch.dtype) -> None:
 
 
 @dtypes
+@pytest.mark.parametrize(("count", "channels"), [(37, 24), (300, 64)])
+def test_positions_are_added_for_some_outputs(dtype: torch.dtype, count: int, channels: int) -> None:
+    rows, positions, layer = maps(count, channels), maps(count, channels), weight(3 * channels, channels)
+    check("linear", dtype, rows, layer, kept(3 * channels), positions=positions, positioned=2 * channels)
+    options = {"positions": positions, "precise": True, "activation": "relu"}
+    check("normed_linear", dtype, rows, norm(channels), layer, kept(3 * channels), **options)
+
+
+@dtypes
 @pytest.mark.parametrize(("count", "channels", "outputs"), [(37, 24, 40), (130, 64, 96), (20, 384, 64), (20, 512, 48)])
 def test_a_norm_and_a_product(dtype: torch.dtype, count: int, channels: int, outputs: int) -> None:
     rows = maps(count, channels) + 3
@@ -211,6 +229,96 @@ def test_a_convolution(
 
 
 @dtypes
+@pytest.mark.parametrize("windows", [1, 2])
+def test_a_convolution_adds_a_part_of_another_map(dtype: torch.dtype, windows: int) -> None:
+    maps_and_more = maps(windows, 63, 48)
+    images, residual = maps_and_more.chunk(2, 2)
+    check("conv", dtype, images, [(7, 9)], weight(1, 1, 24, 3, 3, 24), kept(1, 24), residual=residual)
+
+
+@dtypes
+@pytest.mark.parametrize(
+    ("windows", "count", "heads", "channels"), [(1, 300, 8, 256), (2, 80, 4, 32), (1, 20, 8, 64), (1, 5, 1, 16)]
+)
+def test_attention_of_tokens(dtype: torch.dtype, windows: int, count: int, heads: int, channels: int) -> None:
+    check("token_attention", dtype, maps(windows, count, 3 * channels), heads)
+
+
+@dtypes
+@pytest.mark.parametrize("scale", [1.0, 0.1, torch.tensor([0.02, 3.0])])
+@pytest.mark.parametrize("forget", [0.0, 12.0, -12.0])
+def test_a_step_of_an_lstm_with_peepholes(dtype: torch.dtype, scale: Any, forget: float) -> None:
+    rows, bias = maps(34, 48), torch.randn(4 * 24)
+    bias[24:48] += forget
+    given = Kept(scale) if isinstance(scale, Tensor) else scale
+    check("peephole_lstm", dtype, maps(34, 96), Kept(bias), kept(3, 24), rows, kept(34, 24), given)
+    changed = [rows.to(DEVICE, dtype), rows.clone()]
+    args = maps(34, 96), bias, torch.randn(3, 24), torch.randn(34, 24), scale
+    found = []
+    for module, own in zip((kernels, reference), changed, strict=True):
+        gates, *others = (part.clone().to(own.device) if isinstance(part, Tensor) else part for part in args)
+        hidden, _ = module.peephole_lstm(gates.to(own.dtype), *others[:2], own, *others[2:])
+        assert torch.equal(own[:, 24:], hidden)
+        assert torch.equal(own[:, :24], rows[:, :24].to(own))
+        found.append(hidden.cpu().float())
+    assert float((found[0] - found[1]).abs().max()) < TOLERANCES[dtype]
+
+
+@dtypes
+@pytest.mark.parametrize(
+    ("windows", "cells", "channels", "classes"), [(1, 300, 64, 2), (2, 37, 24, 1), (1, 40, 256, 20)]
+)
+def test_the_best_cells(dtype: torch.dtype, windows: int, cells: int, channels: int, classes: int) -> None:
+    wider, usable = maps(windows * cells, channels + 8), torch.rand(cells) < 0.8
+    layer = weight(classes, channels), kept(classes)
+    check("score_cells", dtype, wider[:, 8:], Kept(usable), kept(channels), norm(channels), *layer)
+    best, anchors = torch.randint(9, (windows * cells,)).float(), torch.randn(cells, 4)
+    anchors[3] = torch.inf
+    features = maps(windows * cells, channels)
+    for count in (20, cells):
+        found = kernels.best_cells(features.to(DEVICE, dtype), best.to(DEVICE), anchors.to(DEVICE), count)
+        expected = reference.best_cells(features, best, anchors, count)
+        assert all(torch.equal(one.cpu().float(), other) for one, other in zip(found, expected, strict=True))
+
+
+def box_weights(channels: int, farthest: float) -> BoxWeights:
+    return BoxWeights(weight(4, channels), kept(4), farthest)
+
+
+@dtypes
+@pytest.mark.parametrize(("count", "channels"), [(37, 24), (300, 64)])
+@pytest.mark.parametrize("farthest", [math.inf, 2.0])
+def test_boxes_are_refined(dtype: torch.dtype, count: int, channels: int, farthest: float) -> None:
+    positions = PositionWeights(
+        kept(2 * channels, 4), kept(2 * channels), weight(channels, 2 * channels), kept(channels)
+    )  # fmt: skip
+    inside, box, before = maps(count, channels), box_weights(channels, farthest), kept(count, 4)
+    check("refine_boxes", dtype, inside, box, before, positions)
+    layer = weight(3, channels), kept(3)
+    check("predict_queries", dtype, inside, box, before, maps(count, channels), *layer, Sensor(240, 304))
+
+
+def test_a_box_at_infinity_stays_there_and_is_limited_later() -> None:
+    inside, before = torch.zeros(3, 16), torch.full((3, 4), math.inf)
+    parts = (torch.zeros(16, 4), torch.zeros(16), torch.zeros(16, 16), torch.zeros(16))
+    for farthest in (math.inf, 2.0):
+        box = BoxWeights(torch.zeros(4, 16).to(DEVICE), torch.zeros(4).to(DEVICE), farthest)
+        positions = PositionWeights(*(part.to(DEVICE) for part in parts))
+        moved, out = kernels.refine_boxes(inside.to(DEVICE), box, before.to(DEVICE), positions)
+        assert bool((moved == farthest).all())
+        assert not bool(out.any())
+
+
+@dtypes
+@pytest.mark.parametrize(("windows", "count", "heads", "channels"), [(1, 30, 8, 64), (2, 7, 4, 8), (1, 5, 8, 256)])
+def test_what_queries_read(dtype: torch.dtype, windows: int, count: int, heads: int, channels: int) -> None:
+    sizes, points = [(6, 8), (3, 4), (2, 2)], 4
+    values = maps(windows * 64, 3 * channels)[:, channels : 2 * channels]
+    product = torch.randn(windows * count, 9 * heads * points) * 2
+    check("read_maps", dtype, Kept(product), kept(windows * count, 4), values, sizes, heads, points)
+
+
+@dtypes
 @pytest.mark.parametrize("classes", [1, 2, 30])
 def test_predictions(dtype: torch.dtype, classes: int) -> None:
     sizes = [(8, 10), (4, 5), (2, 3)]
@@ -235,6 +343,25 @@ def test_a_whole_detector(dtype: torch.dtype, family: str, dims: tuple[int, ...]
         others, other_state = other(batch, other_state)
         limit = 2e-4 if dtype == torch.float32 else 0.05
         assert difference(others, outputs) < limit
+        assert state_difference(other_state, state) < limit
+
+
+@dtypes
+@pytest.mark.parametrize("more", [{}, {"depth": 50, "expansion": 1.0, "recurrence": "time"}])
+@takes_minutes
+@torch.inference_mode()
+def test_a_whole_detector_of_evrt_detr(dtype: torch.dtype, more: dict[str, Any]) -> None:
+    """All cells become queries, since rounding decides between nearly equal ones; it also decides on their order."""
+    detector = small_detector("evrt", queries=300, **more).to(DEVICE)
+    other = fused(detector)
+    fuse_network_(other, kernels, dtype)
+    state = other_state = None
+    for first in (0, 2):
+        batch = batch_of(some_windows(4)[first : first + 2]).to(DEVICE)
+        outputs, state = detector(batch, state)
+        others, other_state = other(batch, other_state)
+        limit = 2e-4 if dtype == torch.float32 else 0.1
+        assert difference_of_sets(others, outputs) < limit
         assert state_difference(other_state, state) < limit
 
 

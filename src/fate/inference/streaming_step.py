@@ -51,7 +51,8 @@ from fate.rates import CANONICAL_US
 
 #: Precision of matrix products: "float32"; "tf32" rounds inputs to 10 bits of mantissa (tensor cores); "bfloat16"
 #: rounds to 7 bits where that is safe (S5 layers, boxes and scores stay in float32); "float16" stores weights and maps
-#: of RVT and S5-ViT with 10 bits and computes them in few kernels (states, boxes and scores stay in float32).
+#: of RVT, S5-ViT and EvRT-DETR with 10 bits and computes them in few kernels (states, boxes and scores stay in
+#: float32).
 Precision = Literal["float32", "tf32", "bfloat16", "float16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 #: Events that the smallest graph can take, and the ratio of the capacities of two neighbouring graphs.
@@ -383,9 +384,11 @@ class GraphStep(StreamingStep):
 
     def _propose(self, images: Tensor, state: State, step_scale: float | Tensor) -> tuple[Tensor, State]:
         outputs, after = self.detector(images, state, step_scale=step_scale)
-        if outputs.objectness is not None and self.precision == "float16":
-            from fate.models.nms_gpu import best_rows  # noqa: PLC0415  (needs triton)
+        if self.precision == "float16":
+            from fate.models.nms_gpu import best_pairs, best_rows  # noqa: PLC0415  (needs triton)
 
+            if outputs.objectness is None:
+                return best_pairs(outputs, self.options["confidence"], self.options["most"]), after
             return best_rows(outputs, self.options["confidence"], CANDIDATES), after
         if outputs.objectness is None:
             found = nms.best_classes(outputs, self.options["confidence"], self.options["most"])

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from fate.models.fused import reference
 from fate.models.fused.products_gpu import STAGES, activated, block, depth, on, power_of_two, transposed
 from fate.models.fused.reference import Activation
 
@@ -28,6 +30,7 @@ def conv(
     bias: Tensor,
     stride: int = 1,
     activation: Activation = "silu",
+    residual: Tensor | None = None,
 ) -> Tensor:
     """``reference.conv``, for at most three sizes."""
     _, groups, columns, side, _, inputs = weight.shape
@@ -38,11 +41,25 @@ def conv(
     wide = min(wide, power_of_two(columns))
     with on(maps.device):
         _conv[(_blocks(counts, tall)[-1], triton.cdiv(columns, wide), groups)](
-            maps, weight, bias, out, *_described(sizes, counts, tall), len(maps), inputs, columns, maps.shape[1],
-            out.shape[1], maps.stride(1), groups * columns, ACTIVATION=activation, SIDE=side, STRIDE=stride,
-            TALL=tall, WIDE=wide, DEEP=depth(inputs, weight, tall + wide), num_stages=STAGES,
+            maps, weight, bias, out if residual is None else residual, out, *_described(sizes, counts, tall),
+            len(maps), inputs, columns, maps.shape[1], out.shape[1], maps.stride(1), groups * columns,
+            0 if residual is None else residual.stride(0), 0 if residual is None else residual.stride(1),
+            ACTIVATION=activation, HAS_RESIDUAL=residual is not None, SIDE=side, STRIDE=stride, TALL=tall, WIDE=wide,
+            DEEP=depth(inputs, weight, tall + wide), num_stages=STAGES,
         )  # fmt: skip
     return out
+
+
+def conv_relu(
+    images: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: int, added: Tensor | None = None
+) -> Tensor:
+    """``reference.conv_relu``, by one kernel of cuDNN on a GPU."""
+    if not images.is_cuda:  # Triton's interpreter
+        return reference.conv_relu(images, weight, bias, stride, padding, added)
+    sides, once = (padding, padding), (1, 1)
+    if added is None:
+        return torch.cudnn_convolution_relu(images, weight, bias, (stride, stride), sides, once, 1)
+    return torch.cudnn_convolution_add_relu(images, weight, added, 1.0, bias, (stride, stride), sides, once, 1)
 
 
 def predict(
@@ -95,8 +112,9 @@ def _level(end_0, end_1, h_0, w_0, h_1, w_1, h_2, w_2, STRIDE: tl.constexpr):
 
 @triton.jit(do_not_specialize=SIZES)
 def _conv(
-    maps, weight, bias, out, end_0, end_1, h_0, w_0, h_1, w_1, h_2, w_2, windows, inputs, columns, pixels,
-    pixels_after, stride_in, stride_out, ACTIVATION: tl.constexpr, SIDE: tl.constexpr, STRIDE: tl.constexpr,
+    maps, weight, bias, residual, out, end_0, end_1, h_0, w_0, h_1, w_1, h_2, w_2, windows, inputs, columns, pixels,
+    pixels_after, stride_in, stride_out, residual_window, residual_pixel, ACTIVATION: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr, SIDE: tl.constexpr, STRIDE: tl.constexpr,
     TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr,
 ):  # fmt: skip
     level, first, height, width, earlier, earlier_after = _level(end_0, end_1, h_0, w_0, h_1, w_1, h_2, w_2, STRIDE)
@@ -126,8 +144,12 @@ def _conv(
     channel = group * columns + column
     result += tl.load(bias + level * stride_out + channel, mask=used, other=0.0)[None, :]
     result = activated(result, ACTIVATION)
+    inside = exists[:, None] & used[None, :]
+    if HAS_RESIDUAL:
+        source = window * residual_window + (earlier_after + cell) * residual_pixel
+        result += tl.load(residual + source[:, None] + channel[None, :], mask=inside, other=0.0).to(tl.float32)
     to = out + (window * pixels_after + earlier_after + cell)[:, None] * stride_out + channel[None, :]
-    tl.store(to, result.to(out.dtype.element_ty), mask=exists[:, None] & used[None, :])
+    tl.store(to, result.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=[*SIZES, "s_0", "s_1", "s_2"])

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fate.errors import FateError
 from fate.models.backbones.maxvit import MaxViT, Stage, StageState
 from fate.models.detector import Frame
+from fate.models.fused.canvas import Canvas, padded_weight
 from fate.models.fused.reference import BlockWeights, Norm, S5Weights
 from fate.models.layers.attention import TransformerBlock
 from fate.models.layers.conv_lstm import ConvLSTM
@@ -26,8 +27,6 @@ from fate.models.layers.s5 import S5Block
 WHOLE = 128
 #: Most channels of a layer norm, which needs a whole row.
 LONGEST = 512
-#: Channels of images are padded to a multiple of this number, as convolutions on tensor cores need it.
-CHANNELS = 8
 
 
 class FusedMaxViT(nn.Module):
@@ -43,16 +42,13 @@ class FusedMaxViT(nn.Module):
         dtype: of weights, features and inputs of products.
         """
         super().__init__()
-        self.padded = tuple(side // (frame.encoder_stride) for side in frame.padded)
-        self.empty_value = frame.empty_value
+        self.canvas = Canvas(frame, dtype)
         self.stages = nn.ModuleList(
             FusedStage(cast(Stage, stage), backbone.partition, operations, dtype) for stage in backbone.stages
         )
         first = cast(FusedStage, self.stages[0]).conv
-        missing = -first.in_channels % CHANNELS
-        first.weight = _constant(nn.functional.pad(first.weight, (0, 0, 0, 0, 0, missing)), dtype)
-        first.in_channels += missing
-        self._canvas: Tensor | None = None
+        first.weight = _constant(padded_weight(first.weight), dtype)
+        first.in_channels = first.weight.shape[1]
 
     def forward(
         self,
@@ -64,25 +60,13 @@ class FusedMaxViT(nn.Module):
         """Same arguments and results as ``MaxViT.forward``; features have the type of the weights."""
         if steps != 1:
             raise FateError(f"steps={steps} was given; a fused backbone takes one window of each stream")
-        x = self._laid_out(images)
+        x = self.canvas(images)
         features, states = [], []
         for index, stage in enumerate(self.stages):
             x, after = stage(x, None if state is None else state[index], step_scale)
             features.append(x)
             states.append(after)
         return features[1:], tuple(states)
-
-    def _laid_out(self, images: Tensor) -> Tensor:
-        """The images, padded, channels last and in 16 bits, by one copy into memory that is kept."""
-        count, channels, height, width = images.shape
-        first = cast(FusedStage, self.stages[0]).conv
-        shape = (count, first.in_channels, *self.padded)
-        if self._canvas is None or self._canvas.shape != shape:
-            canvas = torch.zeros(shape, dtype=first.weight.dtype, device=images.device)
-            canvas[:, :channels] = self.empty_value
-            self._canvas = canvas.contiguous(memory_format=torch.channels_last)
-        self._canvas[:, :channels, :height, :width].copy_(images)
-        return self._canvas
 
 
 class FusedStage(nn.Module):
@@ -235,7 +219,7 @@ class FusedLSTM(nn.Module):
 def why_not_fused(backbone: nn.Module, frame: Frame) -> str | None:
     """Why a backbone cannot be fused; None if it can."""
     if not isinstance(backbone, MaxViT):
-        return "its backbone is not that of RVT or S5-ViT"
+        return "its backbone is not that of RVT, S5-ViT or EvRT-DETR"
     if backbone.length_affine:
         return "its norms depend on the length of the window"
     if frame.repeat > 1:

@@ -1,4 +1,4 @@
-"""The memories of S5-ViT and RVT on a GPU: one step, with everything that depends on one pixel only in few kernels.
+"""The memories of S5-ViT, RVT and EvRT-DETR on a GPU: one step; what depends on one pixel only is in few kernels.
 
 A kernel overwrites the state of S5 and the cell state of the LSTM. Each number is read and written by one program only.
 The hidden state is not overwritten, since several programs read it.
@@ -26,6 +26,8 @@ from fate.models.fused.reference import S5Weights
 
 #: Modes, or units inside the MLP, that a program computes at once.
 MODES = 32
+#: Numbers of the peephole LSTM that a program computes.
+CELLS = 512
 
 
 def s5_block(
@@ -90,6 +92,23 @@ def conv_lstm(rows: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor, bias: 
             DEEP=min(depth(channels, weight, tall + wide), 64 if tall <= 32 else 32), num_stages=STAGES - 1,
         )  # fmt: skip
     return out, cell
+
+
+def peephole_lstm(
+    gates: Tensor, bias: Tensor, peepholes: Tensor, rows: Tensor, cell: Tensor, scale: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    """``reference.peephole_lstm``."""
+    count, channels = cell.shape
+    hidden = rows.new_empty(count, channels)
+    each = isinstance(scale, Tensor)
+    pixels = count // len(scale) if isinstance(scale, Tensor) else count
+    with on(rows.device):
+        _peephole_lstm[(triton.cdiv(count * channels, CELLS),)](
+            gates, bias, peepholes, rows, cell, hidden, scale, count * channels, channels, rows.shape[1], pixels,
+            scale.stride(0) if isinstance(scale, Tensor) else 0, EACH=each,
+            FOLLOWS=each or scale != 1.0, TILE=CELLS,
+        )  # fmt: skip
+    return hidden, cell
 
 
 def _streams(transition: Tensor, count: int) -> tuple[int, int]:
@@ -247,3 +266,58 @@ def _conv_lstm(
     after = tl.sigmoid(forget) * before + tl.sigmoid(enter) * _tanh(candidate)
     tl.store(cell + offset, after, mask=inside)
     tl.store(out + offset, (tl.sigmoid(leave) * _tanh(after)).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _log1p(x):
+    """log(1 + x) for 0 <= x <= 1, with a small relative error also near 0."""
+    whole = 1.0 + x
+    return tl.where(whole == 1.0, x, tl.log(whole) * (x / tl.where(whole == 1.0, 1.0, whole - 1.0)))
+
+
+@triton.jit
+def _expm1(x):
+    """exp(x) - 1 for x <= 0, with a small relative error also near 0: tanh(x / 2) · (exp(x) + 1)."""
+    half = -0.5 * x
+    # The first terms of the series of tanh, for small numbers: there the difference itself has few correct digits.
+    near = half * (1.0 - half * half * (0.33333333 - half * half * (0.13333333 - half * half * 0.053968254)))
+    power = tl.exp(x)
+    return tl.where(half < 0.1, -near * (power + 1.0), power - 1.0)
+
+
+@triton.jit
+def _peephole_lstm(
+    gates, bias, peepholes, rows, cell, hidden, scale, total, channels, stride, pixels, scale_stride,
+    EACH: tl.constexpr, FOLLOWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    index = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    inside = index < total
+    row, channel = index // channels, index % channels
+    own = gates + row * (4 * channels) + channel
+    enter = tl.load(own, mask=inside, other=0.0).to(tl.float32)
+    forget = tl.load(own + channels, mask=inside, other=0.0).to(tl.float32)
+    leave = tl.load(own + 2 * channels, mask=inside, other=0.0).to(tl.float32)
+    candidate = tl.load(own + 3 * channels, mask=inside, other=0.0).to(tl.float32)
+    enter += tl.load(bias + channel, mask=inside, other=0.0)
+    forget += tl.load(bias + channels + channel, mask=inside, other=0.0)
+    leave += tl.load(bias + 2 * channels + channel, mask=inside, other=0.0)
+    candidate += tl.load(bias + 3 * channels + channel, mask=inside, other=0.0)
+    before = tl.load(cell + index, mask=inside, other=0.0)
+    enter = tl.sigmoid(enter + tl.load(peepholes + channel, mask=inside, other=0.0) * before)
+    forget += tl.load(peepholes + channels + channel, mask=inside, other=0.0) * before
+    keep = tl.sigmoid(forget)
+    if FOLLOWS:
+        power = scale
+        if EACH:
+            power = tl.load(scale + (row // pixels) * scale_stride, mask=inside, other=1.0)
+        log_keep = tl.minimum(forget, 0.0) - _log1p(tl.exp(-tl.abs(forget)))
+        log_keep = tl.minimum(log_keep, -1e-6)
+        scaled = log_keep * power
+        keep = tl.exp(scaled)
+        enter = enter * (_expm1(scaled) / _expm1(log_keep))
+    after = keep * before + enter * _tanh(candidate)
+    leave = tl.sigmoid(leave + tl.load(peepholes + 2 * channels + channel, mask=inside, other=0.0) * after)
+    result = (leave * _tanh(after)).to(hidden.dtype.element_ty)
+    tl.store(cell + index, after, mask=inside)
+    tl.store(hidden + index, result, mask=inside)
+    tl.store(rows + row * stride + (stride - channels) + channel, result, mask=inside)

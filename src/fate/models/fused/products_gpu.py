@@ -6,6 +6,7 @@ to keep all multiprocessors busy, although small blocks read their inputs more o
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -34,6 +35,8 @@ def linear(
     residual: Tensor | None = None,
     others: Tensor | None = None,
     doubled: tuple[int, int] | None = None,
+    positions: Tensor | None = None,
+    positioned: int = 0,
     out: Tensor | None = None,
 ) -> Tensor:
     """``reference.linear``."""
@@ -42,15 +45,18 @@ def linear(
         out = rows.new_empty(count, columns, dtype=weight.dtype)
     height, width = (0, 0) if doubled is None else doubled
     tall, wide = block(count, columns)
+    if positions is not None:
+        wide = math.gcd(wide, positioned)  # a program adds positions for all of its columns or for none
     more = 0 if others is None else others.shape[1]
     with on(rows.device):
         _linear[(triton.cdiv(count, tall), triton.cdiv(columns, wide))](
             rows, rows if others is None else others, weight, weight if bias is None else bias,
-            rows if residual is None else residual, out, count, columns, rows.shape[1], more, rows.stride(0),
-            0 if others is None else others.stride(0), 0 if residual is None else residual.stride(0), out.stride(0),
-            height, width, ACTIVATION=activation, HAS_BIAS=bias is not None, HAS_RESIDUAL=residual is not None,
-            HAS_OTHERS=others is not None, DOUBLED=doubled is not None, TALL=tall, WIDE=wide,
-            DEEP=depth(rows.shape[1], weight, tall + wide), num_stages=STAGES,
+            rows if residual is None else residual, rows if positions is None else positions, out, count, columns,
+            rows.shape[1], more, rows.stride(0), 0 if others is None else others.stride(0),
+            0 if residual is None else residual.stride(0), out.stride(0), height, width, positioned,
+            ACTIVATION=activation, HAS_BIAS=bias is not None, HAS_RESIDUAL=residual is not None,
+            HAS_OTHERS=others is not None, HAS_POSITIONS=positions is not None, DOUBLED=doubled is not None, TALL=tall,
+            WIDE=wide, DEEP=depth(rows.shape[1], weight, tall + wide), num_stages=STAGES,
         )  # fmt: skip
     return out
 
@@ -63,20 +69,23 @@ def normed_linear(
     *,
     activation: Activation = "none",
     gated: bool = False,
+    positions: Tensor | None = None,
+    precise: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """``reference.normed_linear``."""
     count, channels = rows.shape
     columns = len(weight) // 2 if gated else len(weight)
-    out = rows.new_empty(count, columns, dtype=weight.dtype)
+    out = rows.new_empty(count, columns, dtype=torch.float32 if precise else weight.dtype)
     normed = rows.new_empty(count, channels, dtype=weight.dtype)
     deep = power_of_two(channels)
     tall, wide = block(count, columns)
     wide = max(min(wide, HELD // deep), 16)
     with on(rows.device):
         _normed_linear[(triton.cdiv(count, tall), triton.cdiv(columns, wide))](
-            rows, norm.weight, norm.bias, weight, weight if bias is None else bias, normed, out, count, columns,
-            channels, norm.eps, ACTIVATION=activation, HAS_BIAS=bias is not None, GATED=gated, TALL=tall, WIDE=wide,
-            DEEP=deep, num_warps=warps_of(deep),
+            rows, norm.weight, norm.bias, weight, weight if bias is None else bias,
+            rows if positions is None else positions, normed, out, count, columns, channels, norm.eps,
+            ACTIVATION=activation, HAS_BIAS=bias is not None, HAS_POSITIONS=positions is not None, GATED=gated,
+            TALL=tall, WIDE=wide, DEEP=deep, num_warps=warps_of(deep),
         )  # fmt: skip
     return out, normed
 
@@ -120,8 +129,10 @@ def on(device: torch.device) -> AbstractContextManager[object]:
 
 @triton.jit
 def activated(x, ACTIVATION: tl.constexpr):
-    """SiLU or GELU of float32 numbers."""
+    """An activation of float32 numbers."""
     y = x
+    if ACTIVATION == "relu":
+        y = tl.maximum(x, 0.0)
     if ACTIVATION == "silu":
         y = x * tl.sigmoid(x)
     if ACTIVATION == "gelu":
@@ -156,9 +167,10 @@ def transposed(weight, column, k, columns, inputs, stride):
 
 @triton.jit
 def _linear(
-    rows, others, weight, bias, residual, out, count, columns, inputs, more, row_stride, other_stride, residual_stride,
-    out_stride, height, width, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
-    HAS_OTHERS: tl.constexpr, DOUBLED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr,
+    rows, others, weight, bias, residual, positions, out, count, columns, inputs, more, row_stride, other_stride,
+    residual_stride, out_stride, height, width, positioned, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr, HAS_OTHERS: tl.constexpr, HAS_POSITIONS: tl.constexpr, DOUBLED: tl.constexpr,
+    TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * TALL + tl.arange(0, TALL)
     column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
@@ -174,6 +186,10 @@ def _linear(
         k = start + tl.arange(0, DEEP)
         inside = exists[:, None] & (k < inputs)[None, :]
         a = tl.load(rows + source[:, None] * row_stride + k[None, :], mask=inside, other=0.0)
+        if HAS_POSITIONS:
+            inside = inside & (tl.program_id(1) * WIDE < positioned)
+            moved = tl.load(positions + row[:, None] * inputs + k[None, :], mask=inside, other=0.0)
+            a = (a.to(tl.float32) + moved.to(tl.float32)).to(a.dtype)
         result = tl.dot(a, transposed(weight, column, k, columns, inputs, total), result)
     if HAS_OTHERS:
         for start in range(0, more, DEEP):
@@ -193,8 +209,9 @@ def _linear(
 
 @triton.jit
 def _normed_linear(
-    rows, norm_weight, norm_bias, weight, bias, kept, out, count, columns, channels, eps, ACTIVATION: tl.constexpr,
-    HAS_BIAS: tl.constexpr, GATED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr,
+    rows, norm_weight, norm_bias, weight, bias, positions, kept, out, count, columns, channels, eps,
+    ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_POSITIONS: tl.constexpr, GATED: tl.constexpr,
+    TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * TALL + tl.arange(0, TALL)
     column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
@@ -203,8 +220,11 @@ def _normed_linear(
     inside = exists[:, None] & (channel < channels)[None, :]
     offset = row[:, None] * channels + channel[None, :]
     x = tl.load(rows + offset, mask=inside, other=0.0).to(tl.float32)
-    normed = normalised(x, norm_weight, norm_bias, channel, channels, eps).to(out.dtype.element_ty)
+    normed = normalised(x, norm_weight, norm_bias, channel, channels, eps).to(kept.dtype.element_ty)
     tl.store(kept + offset, normed, mask=inside & (tl.program_id(1) == 0))
+    if HAS_POSITIONS:
+        moved = tl.load(positions + offset, mask=inside, other=0.0)
+        normed = (normed.to(tl.float32) + moved.to(tl.float32)).to(normed.dtype)
     result = tl.dot(normed, transposed(weight, column, channel, columns, channels, channels))
     if GATED:
         gates = tl.dot(normed, transposed(weight + columns * channels, column, channel, columns, channels, channels))

@@ -13,12 +13,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fate.events.events import Sensor
+from fate.models.boxes import xyxy_from_cxcywh
 from fate.models.heads.yolox import cells_of, decode_boxes
 from fate.models.layers.attention import from_groups, to_groups
+from fate.models.layers.deformable import sampled
 from fate.models.layers.s5 import complex_multiply, step
+from fate.models.necks import latent_memory
 
 #: What follows a product.
-Activation = Literal["none", "silu", "gelu"]
+Activation = Literal["none", "silu", "gelu", "relu"]
 
 
 class Norm(NamedTuple):
@@ -53,6 +57,23 @@ class S5Weights(NamedTuple):
     contract: Tensor  #: [C, C]
 
 
+class PositionWeights(NamedTuple):
+    """The network that makes positions of boxes: 4 → inside → C, with ReLU."""
+
+    expand: Tensor  #: [inside, 4] float32
+    expand_bias: Tensor  #: [inside]
+    contract: Tensor  #: [C, inside]
+    contract_bias: Tensor  #: [C]
+
+
+class BoxWeights(NamedTuple):
+    """The last layer of the network that refines boxes."""
+
+    weight: Tensor  #: [4, C]
+    bias: Tensor  #: [4] float32
+    farthest: float  #: coordinates, which are logits, are limited to this absolute value before they are changed
+
+
 def linear(
     rows: Tensor,
     weight: Tensor,
@@ -62,6 +83,8 @@ def linear(
     residual: Tensor | None = None,
     others: Tensor | None = None,
     doubled: tuple[int, int] | None = None,
+    positions: Tensor | None = None,
+    positioned: int = 0,
     out: Tensor | None = None,
 ) -> Tensor:
     """activation(rows · weightᵀ + bias) + residual: [M, outputs].
@@ -75,6 +98,8 @@ def linear(
         others: [M, more inputs], concatenated behind ``rows``.
         doubled: (H, W) of the maps that the result describes, if ``rows`` are maps of half the size, [M / 4, inputs],
             of which each pixel is repeated 2 × 2.
+        positions: [M, inputs], contiguous, added to the rows for the first outputs.
+        positioned: for how many outputs; a multiple of 16.
         out: [M, outputs] to write to; columns are contiguous.
     """
     if doubled is not None:
@@ -83,7 +108,11 @@ def linear(
         rows = small.repeat_interleave(2, 1).repeat_interleave(2, 2).flatten(0, 2)
     if others is not None:
         rows = torch.cat([rows, others], 1)
-    result = _activated(_product(rows, weight, bias), activation)
+    product = _product(rows, weight, bias)
+    if positions is not None:
+        first = _product(rows + positions, weight[:positioned], None if bias is None else bias[:positioned])
+        product = torch.cat([first, product[:, positioned:]], 1)
+    result = _activated(product, activation)
     if residual is not None:
         result = result + residual
     if out is None:
@@ -99,17 +128,20 @@ def normed_linear(
     *,
     activation: Activation = "none",
     gated: bool = False,
+    positions: Tensor | None = None,
+    precise: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """activation(norm(rows) · weightᵀ + bias), [M, outputs], and norm(rows), [M, C].
+    """activation((norm(rows) + positions) · weightᵀ + bias), [M, outputs], and norm(rows), [M, C].
 
-    With ``gated``, the weight has twice as many rows, and the result is values · GELU(gates).
+    With ``gated``, the weight has twice as many rows, and the result is values · GELU(gates). With ``precise``, the
+    result is in float32. ``positions`` are [M, C].
     """
     normed = _normalised(rows, norm).to(weight.dtype)
-    result = _product(normed, weight, bias)
+    result = _product(normed if positions is None else normed + positions, weight, bias)
     if gated:
         values, gates = result.chunk(2, -1)
         return (values * functional.gelu(gates)).to(weight.dtype), normed
-    return _activated(result, activation).to(weight.dtype), normed
+    return _activated(result, activation).to(result.dtype if precise else weight.dtype), normed
 
 
 def normed_attention(
@@ -197,6 +229,7 @@ def conv(
     bias: Tensor,
     stride: int = 1,
     activation: Activation = "silu",
+    residual: Tensor | None = None,
 ) -> Tensor:
     """A convolution with bias and activation of maps of one or several sizes: [N, Q, in] to [N, Q', out].
 
@@ -207,6 +240,7 @@ def conv(
         bias: [sizes, out] float32.
         stride: of the convolution, which is padded by half of its side.
         activation: of the sum.
+        residual: [N, Q', out], added to the result; columns are contiguous.
     """
     groups, side = weight.shape[1], weight.shape[3]
     levels = torch.split(maps, [height * width for height, width in sizes], 1)
@@ -217,7 +251,16 @@ def conv(
         result = functional.conv2d(images, kernel, None, stride, side // 2, groups=groups)
         result = result.to(torch.promote_types(result.dtype, torch.float32)) + own_bias.view(-1, 1, 1)
         results.append(_activated(result, activation).flatten(2).transpose(1, 2))
-    return torch.cat(results, 1).to(weight.dtype).contiguous()
+    result = torch.cat(results, 1)
+    return (result if residual is None else result + residual).to(weight.dtype).contiguous()
+
+
+def conv_relu(
+    images: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: int, added: Tensor | None = None
+) -> Tensor:
+    """ReLU(convolution + bias + added) of images [N, in, H, W]; all have the type of the weight."""
+    result = functional.conv2d(images, weight, bias, stride, padding)
+    return functional.relu_(result if added is None else result + added)
 
 
 def predict(
@@ -238,6 +281,122 @@ def predict(
     return torch.cat([boxes, raw[..., 4:]], -1)
 
 
+def token_attention(tokens: Tensor, heads: int) -> Tensor:
+    """Self-attention of tokens [N, L, 3·C], queries of all heads, then keys, then values, to [N, L, C]."""
+    query, key, value = (part.reshape(*part.shape[:2], heads, -1).transpose(1, 2) for part in tokens.chunk(3, 2))
+    attended = functional.scaled_dot_product_attention(query, key, value)
+    return attended.transpose(1, 2).flatten(2).contiguous()
+
+
+def peephole_lstm(
+    gates: Tensor, bias: Tensor, peepholes: Tensor, rows: Tensor, cell: Tensor, scale: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    """The step of ``necks.latent_memory`` behind its convolution: hidden [M, D] and cell state [M, D] float32.
+
+    Args:
+        gates: [M, 4·D]: input, forget, output, candidate, without bias.
+        bias: [4·D] float32.
+        peepholes: [3, D] float32.
+        rows: [M, C + D], contiguous; their last columns are overwritten by the hidden state.
+        cell: [M, D] float32; a kernel overwrites it.
+        scale: time between windows over 50 ms: a number, or [B] float32 for M / B rows each; 1 for the published step.
+    """
+    if isinstance(scale, Tensor):
+        scale = scale.repeat_interleave(len(gates) // len(scale))[:, None]
+    sums = gates.to(cell.dtype) + bias
+    hidden, cell = latent_memory.step(sums, cell, peepholes, rows.dtype, scale)
+    rows[:, -hidden.shape[1] :] = hidden
+    return hidden, cell
+
+
+def score_cells(
+    rows: Tensor, usable: Tensor, instead: Tensor, norm: Norm, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    """norm(rows), [M, C], and the best class logit of each row, [M] float32.
+
+    Args:
+        rows: [M, C]; columns are contiguous.
+        usable: [S] bool; M is a multiple of S. Where it is false, ``instead`` takes the place of the row.
+        instead: [C] float32.
+        norm: of the rows.
+        weight, bias: [classes, C] and [classes] float32.
+    """
+    there = usable.repeat(len(rows) // len(usable))[:, None]
+    features = _normalised(torch.where(there, rows.to(instead.dtype), instead), norm).to(weight.dtype)
+    return features, _product(features, weight, bias).amax(1)
+
+
+def best_cells(features: Tensor, best: Tensor, anchors: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Features [N · Q, C] and anchors [N · Q, 4] of the Q = ``count`` cells with the largest ``best``, best first.
+
+    Args:
+        features: [N · S, C].
+        best: [N · S]; of equal cells the first is better.
+        anchors: [S, 4] float32.
+        count: at most S.
+    """
+    cells = len(anchors)
+    order = best.view(-1, cells).sort(dim=1, descending=True, stable=True).indices[:, :count]
+    first = torch.arange(len(order), device=order.device)[:, None] * cells
+    return features[(first + order).flatten()], anchors[order.flatten()]
+
+
+def refine_boxes(
+    inside: Tensor, box: BoxWeights, reference: Tensor, positions: PositionWeights
+) -> tuple[Tensor, Tensor]:
+    """The changed boxes [M, 4] float32, as logits, and their positions [M, C].
+
+    Args:
+        inside: [M, C], the input of the last layer of the network that refines boxes.
+        box: this layer.
+        reference: [M, 4] float32, the boxes before.
+        positions: the network that makes positions of the boxes.
+    """
+    moved = _product(inside, box.weight, box.bias) + reference.clamp(-box.farthest, box.farthest)
+    hidden = functional.relu(functional.linear(moved.sigmoid(), positions.expand, positions.expand_bias))
+    return moved, _product(hidden, positions.contract, positions.contract_bias).to(inside.dtype)
+
+
+def read_maps(
+    product: Tensor, reference: Tensor, values: Tensor, sizes: Sequence[tuple[int, int]], heads: int, points: int
+) -> Tensor:
+    """What ``layers.deformable`` reads from the maps, before its output layer: [M, C].
+
+    Args:
+        product: [M, 3 · heads · levels · points] float32: offsets, then weights before their softmax.
+        reference: [M, 4] float32, boxes as logits.
+        values: [N · S, C]; columns are contiguous.
+        sizes: (rows, columns) of each map.
+        heads: of the attention.
+        points: of each head in each map.
+    """
+    cells, numbers = sum(rows * columns for rows, columns in sizes), heads * len(sizes) * points
+    windows = len(values) // cells
+    count = len(product) // windows
+    offsets = product[:, : 2 * numbers].view(windows, count, heads, len(sizes), points, 2)
+    weights = product[:, 2 * numbers :].view(windows, count, heads, -1).softmax(-1)
+    centre, side = reference.sigmoid().view(windows, count, 1, 1, 1, 4).chunk(2, -1)
+    points_xy = torch.addcmul(2 * centre - 1, offsets, side / points)
+    planes = values.view(windows, cells, -1).to(product.dtype).mT.contiguous()
+    return sampled(planes, sizes, points_xy, weights).flatten(0, 1).to(values.dtype)
+
+
+def predict_queries(
+    inside: Tensor, box: BoxWeights, reference: Tensor, rows: Tensor, weight: Tensor, bias: Tensor, frame: Sensor
+) -> Tensor:
+    """Predictions of a DETR head [M, 4 + classes] float32: box (xyxy, pixels) and class logits.
+
+    Args:
+        inside, box, reference: as in ``refine_boxes``.
+        rows: [M, C] the queries.
+        weight, bias: [classes, C] and [classes] float32.
+        frame: (height, width) in pixels.
+    """
+    moved = _product(inside, box.weight, box.bias) + reference.clamp(-box.farthest, box.farthest)
+    size = moved.new_tensor([frame.width, frame.height] * 2)
+    return torch.cat([xyxy_from_cxcywh(moved.sigmoid()) * size, _product(rows, weight, bias)], 1)
+
+
 def _normalised(rows: Tensor, norm: Norm) -> Tensor:
     rows = rows.to(norm.weight.dtype)
     return functional.layer_norm(rows, rows.shape[-1:], norm.weight, norm.bias, norm.eps)
@@ -253,4 +412,6 @@ def _product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 def _activated(values: Tensor, activation: Activation) -> Tensor:
     if activation == "none":
         return values
+    if activation == "relu":
+        return functional.relu(values)
     return functional.silu(values) if activation == "silu" else functional.gelu(values)

@@ -110,7 +110,7 @@ class PeepholeConvLSTM(nn.Module):
             scales = step_scale.to(cell.dtype).expand(len(maps)).reshape(-1, 1, 1, 1).chunk(steps)
         if steps == 1:
             gates = functional.conv2d(torch.cat((maps, hidden), dim=1), kernels, bias, padding=padding)
-            hidden, cell = _step(gates, cell, peepholes, maps.dtype, scales[0])
+            hidden, cell = step(gates, cell, peepholes, maps.dtype, scales[0])
             return hidden, (hidden, cell)
         # The input is convolved for all windows at once, the hidden state step by step.
         from_hidden = kernels[:, channels:].clone()  # contiguous, or every step would copy it
@@ -118,7 +118,7 @@ class PeepholeConvLSTM(nn.Module):
         windows = functional.conv2d(maps, kernels[:, :channels], bias, padding=padding).chunk(steps)
         for window, scale in zip(windows, scales, strict=True):
             gates = window + functional.conv2d(hidden, from_hidden, padding=padding)
-            hidden, cell = _step(gates, cell, peepholes, maps.dtype, scale)
+            hidden, cell = step(gates, cell, peepholes, maps.dtype, scale)
             outputs.append(hidden)
         return torch.cat(outputs), (hidden, cell)
 
@@ -159,8 +159,11 @@ class FusedConvLSTM(PeepholeConvLSTM):
         return self.kernels, self.bias, self.peepholes
 
 
-def _step(gates: Tensor, cell: Tensor, peepholes: Tensor, dtype: torch.dtype, scale: float | Tensor = 1.0) -> CellState:
-    """One step: from the gates' pre-activations [B, 4 D, H, W] and the cell state to the next hidden and cell state."""
+def step(gates: Tensor, cell: Tensor, peepholes: Tensor, dtype: torch.dtype, scale: float | Tensor = 1.0) -> CellState:
+    """One step: from the gates' pre-activations [B, 4 D, H, W] and the cell state to the next hidden and cell state.
+
+    Rows [M, 4 D] are possible too, with peepholes [3, D] and a scale [M, 1].
+    """
     for_input, for_forget, for_output, candidate = gates.chunk(4, dim=1)
     input_gate = torch.addcmul(for_input, peepholes[0], cell).sigmoid()
     for_forget = torch.addcmul(for_forget, peepholes[1], cell)
