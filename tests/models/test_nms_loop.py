@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fate.models.nms import (
     Score,
+    best_classes,
     best_proposals,
     can_loop,
     detections,
@@ -58,19 +59,21 @@ def test_the_loop_finds_the_boxes_of_the_tensors(seed: int, confidence: float, s
 @pytest.mark.parametrize("confidence", [0.0, 0.05, 0.5, 1.0])
 @pytest.mark.parametrize("score", ["class", "product"])
 @pytest.mark.parametrize("max_overlap", [None, 0.0, 1.0])
+@pytest.mark.parametrize("objectness", [True, False])
 def test_sorted_proposals_become_the_boxes_of_the_tensors(
-    seed: int, confidence: float, score: Score, max_overlap: float | None
+    seed: int, confidence: float, score: Score, max_overlap: float | None, objectness: bool
 ) -> None:
-    outputs = some_outputs(seed)
-    best = best_proposals(outputs, confidence, 400)
-    assert best.objectness is not None
-    columns = (best.confidences, best.scores, best.class_ids.float(), best.objectness)
+    outputs = some_outputs(seed) if objectness else some_outputs(seed)._replace(objectness=None)
+    best = best_proposals(outputs, confidence, 400) if objectness else best_classes(outputs, confidence, 300)
+    last = best.scores if best.objectness is None else best.objectness
+    columns = (best.confidences, best.scores, best.class_ids.float(), last)
     rows = torch.cat([best.boxes, torch.stack(columns, -1)], -1)
-    found = detections_of_rows(rows, SENSOR, score, max_overlap)
+    found = detections_of_rows(rows, SENSOR, score, max_overlap, objectness=objectness)
     expected = detections_by_tensors(outputs, SENSOR, confidence, score, max_overlap)
-    assert (sum(len(each.boxes) for each in found) > 0) == (confidence < 0.9)
+    assert (sum(len(each.boxes) for each in found) > 0) == (confidence < (0.9 if objectness else 0.999))
     for ours, theirs in zip(found, expected, strict=True):
-        for name, own, other in zip(ours._fields, ours, theirs, strict=True):
+        assert (ours.objectness is None) == (theirs.objectness is None) == (not objectness)
+        for name, own, other in zip(ours._fields[: 3 + objectness], ours, theirs, strict=False):
             assert torch.equal(own, other), name
             assert own.dtype == other.dtype
 

@@ -403,17 +403,13 @@ class GraphStep(StreamingStep):
         if self._host is None:
             self._host = torch.empty(found.shape, pin_memory=True)
         self._host.copy_(found)
-        if isinstance(self.detector.head, YOLOXHead | FusedYOLOXHead):
-            return nms.detections_of_rows(
-                self._host, self.detector.sensor, self.options["score"], self.options["max_overlap"]
-            )
-        rows = self._host.numpy()
-        most = max(int((rows[..., 4] >= 0).sum(1).max()), 1)  # rows that some window uses
-        columns = torch.from_numpy(rows[:, :most])
-        confidences, scores, class_ids, _ = columns[..., 4:].unbind(-1)
-        candidates = nms.Candidates(columns[..., :4], confidences, scores, class_ids.long(), None)
-        stays = nms.kept(candidates, self.options["max_overlap"])
-        return nms.finished(candidates, stays, self.detector.sensor, self.options["score"])
+        return nms.detections_of_rows(
+            self._host,
+            self.detector.sensor,
+            self.options["score"],
+            self.options["max_overlap"],
+            objectness=isinstance(self.detector.head, YOLOXHead | FusedYOLOXHead),
+        )
 
 
 def _constant(scale: float | Tensor) -> float | None:

@@ -137,20 +137,27 @@ def detections_by_loop(
 
 
 def detections_of_rows(
-    rows: Tensor, sensor: Sequence[int], score: Score = "class", max_overlap: float | None = None
+    rows: Tensor,
+    sensor: Sequence[int],
+    score: Score = "class",
+    max_overlap: float | None = None,
+    *,
+    objectness: bool = True,
 ) -> list[Detections]:
-    """``detections`` of the best proposals of N windows of a head with objectness, on the CPU, by a compiled loop.
+    """``detections`` of the best proposals of N windows, on the CPU, by a compiled loop.
 
     Args:
         rows: [N, K, 8] float32, best first: x1, y1, x2, y2, confidence (-1 below the threshold), score, class,
             objectness.
         sensor, score, max_overlap: as in ``detections``.
+        objectness: whether the head has objectness; without it, the last column is ignored.
     """
-    overlap = MAX_OVERLAP if max_overlap is None else check_max_overlap(max_overlap)
+    published = MAX_OVERLAP if objectness else math.inf
+    overlap = published if max_overlap is None else check_max_overlap(max_overlap)
     limits = _limits(0.0, overlap, int(sensor[0]), int(sensor[1]))
     found = [finish_rows(window, limits, score == "product") for window in np.ascontiguousarray(rows.numpy())]
     with torch.inference_mode(False):  # callers may use the detections in training
-        return [Detections(*map(torch.from_numpy, arrays)) for arrays in found]
+        return [Detections(*map(torch.from_numpy, arrays if objectness else arrays[:3])) for arrays in found]
 
 
 @lru_cache(typed=True)

@@ -117,7 +117,8 @@ def _finish(
     areas, stays = np.empty((1, count), np.float32), np.ones((1, count), np.int32)
     for k in range(count):
         areas[0, k] = (corners[0, 2, k] - corners[0, 0, k]) * (corners[0, 3, k] - corners[0, 1, k])
-    suppress_boxes(corners, areas, ids, max_overlap, stays)
+    if max_overlap < np.inf:  # else no pair needs to be compared
+        suppress_boxes(corners, areas, ids, max_overlap, stays)
     clipped, kept, number = np.empty((count, 4), np.float32), np.empty(count, np.int64), 0
     for k in range(count):
         left, top = min(max(corners[0, 0, k], nothing), width), min(max(corners[0, 1, k], nothing), height)
