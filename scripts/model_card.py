@@ -181,7 +181,10 @@ def _accuracy(header: Mapping[str, Any], by_rate: Mapping[str, Mapping[str, floa
             f" {protocol['min_side']:g} px sides and more, after the first {protocol['skip_us'] / 1e6:g} s."
         )
     if timed:
-        words += " Delay: the time from the appearance of an object to its first correct box, over the objects that were found."
+        words += (
+            " Delay: the time from the appearance of an object to its first correct box, over the objects that were"
+            " found."
+        )
     return [
         "## Accuracy",
         f"{words} What each figure means: [docs/explanation/evaluation.md]({DOCS}/explanation/evaluation.md).",
