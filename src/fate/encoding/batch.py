@@ -211,6 +211,20 @@ def window_of_events(batch: EventBatch) -> Tensor:
     return torch.repeat_interleave(torch.arange(len(batch), device=batch.device), counts, output_size=batch.num_events)
 
 
+def copy_events(batch: EventBatch, target: EventBatch) -> None:
+    """Copy a batch to the beginning of the columns of a larger one, on any device.
+
+    The times of the other events become zero, so that they do not decrease if one more window takes them.
+    """
+    events, windows = batch.num_events, len(batch)
+    target.t_us[events:].zero_()
+    for name in ("t_us", "x", "y", "p"):
+        getattr(target, name)[:events].copy_(getattr(batch, name), non_blocking=True)
+    for name in ("start_us", "duration_us"):
+        getattr(target, name)[:windows].copy_(getattr(batch, name), non_blocking=True)
+    target.offsets[: windows + 1].copy_(batch.offsets, non_blocking=True)
+
+
 def host_columns(batch: EventBatch) -> dict[str, NDArray[Any]]:
     """The columns of a batch on the CPU as numpy arrays, without copying."""
     block = batch.block.numpy()

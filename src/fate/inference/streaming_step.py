@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fate.encoding.batch import EventBatch
+from fate.encoding.batch import EventBatch, copy_events
 from fate.encoding.kernels.cpu_inference import ImageMemory
 from fate.encoding.pillars import PillarEncoder
 from fate.encoding.window_length import WindowLength
@@ -261,6 +261,7 @@ class _Recorded(NamedTuple):
 
     graph: torch.cuda.CUDAGraph
     events: EventBatch  #: B windows, and one more for the unused capacity
+    block: Tensor | None  #: [bytes] uint8, from which the graph unpacks the events; None to copy them column by column
     found: Tensor  #: [B, K, 8] box, confidence, score, class, objectness
 
 
@@ -286,7 +287,7 @@ class GraphStep(StreamingStep):
             scale = self._step_scale(batch)
             self._record_ahead(scale)
             recorded = self._graph_for(batch.num_events, scale)
-            _fill(recorded.events, batch)
+            _fill(recorded, batch)
             recorded.graph.replay()
             return self._read(recorded.found)
 
@@ -319,7 +320,8 @@ class GraphStep(StreamingStep):
                     encoding[id(recorded)] = torch.cuda.CUDAGraph()
                     with torch.cuda.graph(encoding[id(recorded)]):
                         self.detector.encoder(recorded.events)
-                _fill(recorded.events, batch)
+                copy_events(batch, recorded.events)
+                _fill(recorded, batch)
                 alone, whole = _timed(encoding[id(recorded)].replay), _timed(recorded.graph.replay)
                 read = _timed(lambda found=recorded.found: self._read(found))  # type: ignore[misc]
                 for stage, ms in zip(times, (alone, whole - alone, read), strict=True):
@@ -346,6 +348,11 @@ class GraphStep(StreamingStep):
     @torch.inference_mode()
     def _record(self, capacity: int, scale: float | None) -> _Recorded:
         batch = self._empty_batch(capacity)
+        block = None
+        if HAS_TRITON:  # zeros are windows without events
+            block = torch.zeros_like(
+                EventBatch.of_counts([capacity] + [0] * (self.streams - 1), batch.sensor, self.device).block
+            )
         calls = LATER_CALLS if self._recorded else FIRST_CALLS
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
@@ -355,14 +362,14 @@ class GraphStep(StreamingStep):
                 self.state = states.mapped(torch.zeros_like, after)
             before = states.mapped(Tensor.clone, self.state)
             for _ in range(calls):
-                self._run(batch, scale)
+                self._run(batch, block, scale)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with self._precision(), torch.cuda.graph(graph, pool=self._pool):
-            found = self._run(batch, scale)
+            found = self._run(batch, block, scale)
         self._pool = graph.pool()
         _write(self.state, before)
-        return _Recorded(graph, batch, found)
+        return _Recorded(graph, batch, block, found)
 
     def _empty_batch(self, capacity: int) -> EventBatch:
         """A batch whose last window takes the unused capacity; its events are spread over the frame."""
@@ -374,8 +381,19 @@ class GraphStep(StreamingStep):
         batch.duration_us.fill_(CANONICAL_US)
         return batch
 
-    def _run(self, batch: EventBatch, scale: float | None) -> Tensor:
+    def _empty_block(self, capacity: int) -> Tensor:
+        """The block of a batch without events, with room for them."""
+        batch = EventBatch.of_counts([capacity] + [0] * (self.streams - 1), self.detector.sensor, self.device)
+        batch.offsets.zero_()
+        batch.duration_us.fill_(CANONICAL_US)
+        return batch.block
+
+    def _run(self, batch: EventBatch, block: Tensor | None, scale: float | None) -> Tensor:
         """Events to proposals; the state is updated in place."""
+        if block is not None:
+            from fate.encoding.kernels.unpacking_gpu import unpack_events  # noqa: PLC0415  (needs triton)
+
+            unpack_events(block, batch, self.streams)
         images = self.detector.encoder(batch)[: self.streams]
         step_scale = batch.duration_us[: self.streams] / CANONICAL_US if scale is None else scale
         found, after = self._predict(images, self.state, step_scale)
@@ -417,6 +435,14 @@ def _constant(scale: float | Tensor) -> float | None:
     return scale if isinstance(scale, float) else None
 
 
+def _fill(recorded: _Recorded, batch: EventBatch) -> None:
+    """Give a batch to a graph."""
+    if recorded.block is None:
+        copy_events(batch, recorded.events)
+    else:
+        recorded.block[: len(batch.block)].copy_(batch.block, non_blocking=True)
+
+
 def _timed(work: Callable[[], object]) -> float:
     torch.cuda.synchronize()
     start = time.perf_counter()
@@ -435,14 +461,3 @@ def _write(own: State, new: State) -> None:
     for dtype in {target.dtype for target, _ in pairs}:
         targets, sources = zip(*((to, given) for to, given in pairs if to.dtype == dtype), strict=True)
         torch._foreach_copy_(targets, sources)
-
-
-def _fill(target: EventBatch, batch: EventBatch) -> None:
-    """Copy a batch into the first windows of a larger one; the times of all other events are set to zero."""
-    events, windows = batch.num_events, len(batch)
-    target.t_us[events:].zero_()  # the times of the last window must not decrease
-    for name in ("t_us", "x", "y", "p"):
-        getattr(target, name)[:events].copy_(getattr(batch, name), non_blocking=True)
-    for name in ("start_us", "duration_us"):
-        getattr(target, name)[:windows].copy_(getattr(batch, name), non_blocking=True)
-    target.offsets[: windows + 1].copy_(batch.offsets, non_blocking=True)
