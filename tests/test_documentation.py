@@ -23,6 +23,7 @@ TRITON = (
     ".pixels_gpu",
     ".triton_kernels",
     ".triton_loops",
+    ".unpacking_gpu",
     ".scan_gpu",
     ".norm_gpu",
     ".batch_norm_gpu",
