@@ -5,9 +5,9 @@
 
 On a GPU, a step is some hundred short kernels, and starting them from Python takes many times longer than running them.
 They are recorded once as a CUDA graph and started with one call. A graph has fixed shapes, so there is one for each
-capacity, four times as many events as the one before. Unused capacity becomes one more window whose image is ignored
-(sorting 100 000 more events takes a GPU some hundredths of a ms). The best proposals come back in one copy, and
-overlapping ones are suppressed on the CPU.
+capacity, four times as many events as the one before. Unused capacity becomes one more window whose image is ignored;
+Pillar Encoding does not touch its events. The best proposals come back in one copy, and overlapping ones are suppressed
+on the CPU.
 
 Recording takes as long as some dozen windows. So that a stream does not wait at every busier window, the second window
 of a length makes all graphs that this sensor probably needs (``LIKELY_EVENTS``); ``GraphStep.prepare`` does it before
@@ -367,7 +367,7 @@ class GraphStep(StreamingStep):
     def _empty_batch(self, capacity: int) -> EventBatch:
         """A batch whose last window takes the unused capacity; its events are spread over the frame."""
         height, width = self.detector.sensor
-        batch = EventBatch.of_counts([capacity] + [0] * self.streams, self.detector.sensor, self.device)
+        batch = EventBatch.of_counts([capacity] + [0] * self.streams, self.detector.sensor, self.device, has_spare=True)
         index = torch.arange(capacity, device=self.device)
         batch.x.copy_(index % width)
         batch.y.copy_(torch.div(index, width, rounding_mode="floor") % height)
