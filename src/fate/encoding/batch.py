@@ -171,7 +171,9 @@ class EventBatch:
     def to(self, device: str | torch.device, non_blocking: bool = False) -> EventBatch:
         """The batch on a device, moved in one copy; the batch itself if it is there already."""
         moved = self.block.to(device, non_blocking=non_blocking)
-        return self if moved is self.block else EventBatch(moved, self.counts, self.sensor, self.durations, self.has_spare)
+        if moved is self.block:
+            return self
+        return EventBatch(moved, self.counts, self.sensor, self.durations, self.has_spare)
 
     def pin_memory(self) -> EventBatch:
         """The batch in page-locked memory, from which ``to("cuda", non_blocking=True)`` does not wait."""

@@ -23,10 +23,10 @@ from fate.encoding.spec import PillarSpec, PillarStats, Weights
 from fate.errors import FateError
 
 #: Events and cells that a program sorts, and events that an event is compared with at a time.
-EVENTS, ALLOCATED, COMPARED = 256, 512, 8
-#: Cells of a block of ``loops.forward``, whose programs compute all channels of a cell.
+EVENTS, ALLOCATED, COMPARED = 128, 512, 8
+#: Pillars of a block of ``loops.forward``, whose programs compute all channels of a pillar.
 CELLS = 2
-#: Programs that fill a large GPU; with more cells a program processes several blocks, since most blocks are empty.
+#: Programs that fill a large GPU; if there may be more pillars, a program processes several blocks.
 FULL_GPU = 32_768
 #: Programs that cap pillars, for any GPU; each processes every n-th full pillar.
 CAP_PROGRAMS = 1024
@@ -58,6 +58,8 @@ class Prepared:
     windows: int
     begin: Tensor  #: [B · cells] int32 index of the first event; of an empty cell it means nothing
     size: Tensor  #: [B · cells] int32 number of sampled events
+    occupied: Tensor  #: int32 the cells with events, in any order; as many as the first of counts
+    counts: Tensor  #: int32 counts of ``loops``; the first is the number of pillars that stay
     packed: Tensor  #: [E] int32 or int64: µs since the window's start, and pixel code in the lower bits
     duration_us: Tensor  #: [B]
     stats: Callable[[], PillarStats]
@@ -88,16 +90,17 @@ def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Prepared:
         raise FateError(f"{windows} windows of {spec.cells} pillars are too many for one call; give smaller batches")
     most = max(batch.counts)  # events of a window
     crowded = spec.max_pillars is not None and spec.max_pillars < min(spec.cells, most)
-    # size, pillars of each window, pillars at the limit of priorities, four counts of PillarStats, the length of full
-    # and of the array of events, a histogram of priorities for each window
+    # size, pillars of each window, pillars at the limit of priorities, pillars that stay and counts of PillarStats, the
+    # length of full and of the array of events, a histogram of priorities for each window
     sizes = [total, windows, windows, 6, windows * loops.BINS if crowded else 0]
     size, pillars, listed, counts, histograms = _parts(torch.zeros, sizes, device)
     short = batch.durations is not None and max(batch.durations) <= SHORT_US
     bits = torch.int32 if short else torch.int64
     unsorted, packed = (torch.empty(events, dtype=bits, device=device) for _ in range(2))
-    # slots, limit of priorities of each window, begin, cells with more than max_events
-    lengths = [events, 2 * windows, total, events // (spec.max_events + 1) + 1 if spec.max_events else 1]
-    slots, limits, begin, full = _parts(torch.empty, lengths, device)
+    # slots, limit of priorities of each window, begin, cells with events, cells with more than max_events
+    staying = min(total, events, windows * spec.max_pillars if spec.max_pillars else total)
+    lengths = [events, 2 * windows, total, staying, events // (spec.max_events + 1) + 1 if spec.max_events else 1]
+    slots, limits, begin, occupied, full = _parts(torch.empty, lengths, device)
     border = torch.empty(total if crowded else 1, dtype=torch.int64, device=device)
     with _on(device):
         if events:
@@ -114,8 +117,8 @@ def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Prepared:
                 spec.max_pillars or 0, first, *grid, COUNT=crowded, BLOCK=EVENTS, CELLS=1024,
             )  # fmt: skip
             loops.order[by_event](
-                *columns, slots, begin, unsorted, packed, size, batch.start_us, pillars, listed, border, limits, counts,
-                spec.max_pillars or 0, first, *grid, COUNT=crowded, BLOCK=EVENTS, WIDTH=COMPARED,
+                *columns, slots, begin, unsorted, packed, occupied, size, batch.start_us, pillars, listed, border,
+                limits, counts, spec.max_pillars or 0, first, *grid, COUNT=crowded, BLOCK=EVENTS, WIDTH=COMPARED,
             )  # fmt: skip
         if spec.max_events is not None and events:
             priority = torch.empty(events, dtype=torch.int64, device=device)
@@ -128,7 +131,7 @@ def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Prepared:
         given = int(batch.offsets[windows]) if batch.has_spare else events
         return PillarStats(given, int(pillars.sum()), *(int(n) for n in counts[1:4].tolist()))
 
-    return Prepared(spec, windows, begin, size, packed, batch.duration_us, stats)
+    return Prepared(spec, windows, begin, size, occupied, counts, packed, batch.duration_us, stats)
 
 
 def moments(prepared: Prepared) -> tuple[Tensor, Tensor, Tensor]:
@@ -175,15 +178,17 @@ def forward(prepared: Prepared, weights: Weights) -> Tensor:
     """The pseudo-image [B, C, H, W], channels last in memory."""
     spec, channels = prepared.spec, len(weights.beta)
     total = prepared.windows * spec.cells
-    image = torch.empty(total, channels, dtype=torch.float32, device=prepared.begin.device)
-    width = triton.next_power_of_2(channels)
-    blocks = min(triton.next_power_of_2(triton.cdiv(total, CELLS * FULL_GPU)), 8)
+    image = torch.zeros(total, channels, dtype=torch.float32, device=prepared.begin.device)
+    most = len(prepared.occupied)  # as far as the host knows
+    blocks = min(triton.next_power_of_2(triton.cdiv(most, CELLS * FULL_GPU)), 8)
     with _on(image.device):
-        loops.forward[(triton.cdiv(total, CELLS * blocks),)](
-            prepared.begin, prepared.size, prepared.packed, prepared.duration_us, *_contiguous(weights), image, total,
-            spec.cells, spec.columns, *spec.sensor, channels, UNIFORM=spec.weighting == "uniform", SIDE=spec.pillar,
-            CENTER=spec.center_offsets, K=spec.moments, CELLS=CELLS, BLOCKS=blocks, CHANNELS=width, num_warps=1,
-        )  # fmt: skip
+        if most:
+            loops.forward[(triton.cdiv(most, CELLS * blocks),)](
+                prepared.occupied, prepared.counts, prepared.begin, prepared.size, prepared.packed,
+                prepared.duration_us, *_contiguous(weights), image, spec.cells, spec.columns, *spec.sensor, channels,
+                UNIFORM=spec.weighting == "uniform", SIDE=spec.pillar, CENTER=spec.center_offsets, K=spec.moments,
+                CELLS=CELLS, BLOCKS=blocks, CHANNELS=triton.next_power_of_2(channels), num_warps=1,
+            )  # fmt: skip
     return image.view(prepared.windows, spec.rows, spec.columns, channels).permute(0, 3, 1, 2)
 
 

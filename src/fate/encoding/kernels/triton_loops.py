@@ -2,11 +2,12 @@
 
 **Events to pillars** (``count_events`` to ``describe``): a counting sort by cell, the two caps, and the weight of each
 event in its pillar. Atomic counters give the events of a cell any order; ``order`` then sorts them by their values, so
-the result depends on no order. Cells of the grid are counted window by window, row by row. An event is one number of 64 bits, or 32 if
-windows are short: µs since the window's start, and its pixel code in the pillar (see ``cpu_loops.Tables``).
+the result depends on no order. Cells of the grid are counted window by window, row by row. An event is one number of
+64 bits, or 32 if windows are short: µs since the window's start, and its pixel code in the pillar (see
+``cpu_loops.Tables``).
 
-**Pillars to image** (``forward``, ``backward``): a program of ``forward`` processes several cells with all channels:
-the first event of every cell, then the second, and so on. A program of ``backward`` processes one cell at a time. The
+**Pillars to image** (``forward``, ``backward``): a program of ``forward`` processes several pillars with all channels:
+the first event of every pillar, then the second, and so on. A program of ``backward`` processes one cell at a time. The
 hidden value of an event (Eq. 2) is ``base`` + across · column + down · row + slope · tau + sign · p, with one base per
 pillar. In ``add_moments_of_features`` each thread processes one cell.
 """
@@ -122,7 +123,8 @@ def scatter(t_us, x, y, p, offsets, slots, begin, unsorted, size, start_us, hist
     origin = tl.load(begin + window * cells + cell, mask=inside, other=0)
     tl.store(unsorted + origin + tl.load(slots + i, mask=inside, other=0), event, mask=inside)
     if COUNT:
-        if tl.load(pillars + window) > max_pillars:
+        many = tl.load(pillars + window) > max_pillars
+        if many:
             bins = tl.arange(0, 2048)
             count = tl.load(histograms + window * 2048 + bins)
             found = tl.min(tl.where(tl.cumsum(count, 0) >= max_pillars, bins, 2047), 0)
@@ -140,12 +142,12 @@ def scatter(t_us, x, y, p, offsets, slots, begin, unsorted, size, start_us, hist
 
 
 @triton.jit(do_not_specialize=["first"])
-def order(t_us, x, y, p, offsets, slots, begin, unsorted, packed, size, start_us, pillars, listed, border, limits,
-          counts, max_pillars, first, cells, columns, side, COUNT: tl.constexpr, BLOCK: tl.constexpr,
+def order(t_us, x, y, p, offsets, slots, begin, unsorted, packed, occupied, size, start_us, pillars, listed, border,
+          limits, counts, max_pillars, first, cells, columns, side, COUNT: tl.constexpr, BLOCK: tl.constexpr,
           WIDTH: tl.constexpr):  # fmt: skip
     """Sort the events of each cell by time and pixel code: an event's place is the number of lower ones in its cell.
 
-    With COUNT, first empty the pillars above the limit of priorities.
+    List the cells with events in ``occupied``. With COUNT, first empty the pillars above the limit of priorities.
     """
     window = tl.program_id(1)
     start, end = tl.load(offsets + window), tl.load(offsets + window + 1)
@@ -157,7 +159,8 @@ def order(t_us, x, y, p, offsets, slots, begin, unsorted, packed, size, start_us
     n, origin = tl.load(size + here, mask=stays, other=0), tl.load(begin + here, mask=stays, other=0)
     lane = tl.arange(0, WIDTH)[None, :]
     if COUNT:
-        if tl.load(pillars + window) > max_pillars:
+        many = tl.load(pillars + window) > max_pillars
+        if many:
             limit, remaining = tl.load(limits + 2 * window), tl.load(limits + 2 * window + 1)
             priority = pillar_priority(first, tl.load(start_us + window), cell).to(tl.int64)
             its_bin = (priority >> 21).to(tl.int32)
@@ -166,9 +169,7 @@ def order(t_us, x, y, p, offsets, slots, begin, unsorted, packed, size, start_us
             if tl.max(at_limit.to(tl.int32), 0) > 0:
                 others = tl.load(listed + window)
                 for chunk in range(0, others, WIDTH):
-                    theirs = tl.load(
-                        border + window * cells + chunk + lane, mask=chunk + lane < others, other=1 << 40
-                    )
+                    theirs = tl.load(border + window * cells + chunk + lane, mask=chunk + lane < others, other=1 << 40)
                     lower += (theirs < priority[:, None]).to(tl.int32)
             dropped = stays & ((its_bin > limit) | (at_limit & (tl.sum(lower, 1) >= remaining)))
             once = dropped & (slot == 0)  # one event of each pillar; for the others a size of 0 changes nothing
@@ -176,6 +177,9 @@ def order(t_us, x, y, p, offsets, slots, begin, unsorted, packed, size, start_us
             tl.atomic_add(counts + 1, tl.sum(once.to(tl.int32), 0), sem="relaxed")
             tl.atomic_add(counts + 2, tl.sum(tl.where(once, n, 0), 0), sem="relaxed")
             stays = stays & (dropped == 0)
+    leads = (stays & (slot == 0)).to(tl.int32)
+    entry = tl.atomic_add(counts, tl.sum(leads, 0), sem="relaxed") + tl.cumsum(leads, 0) - leads
+    tl.store(occupied + entry, here, mask=leads > 0)
     n = tl.where(stays, n, 0)
     place = tl.zeros((BLOCK, WIDTH), tl.int32)
     for chunk in range(0, tl.max(n, 0), WIDTH):
@@ -353,26 +357,25 @@ def weights_of_features(scale, shift, c, used, height, width, SIDE: tl.constexpr
 
 
 @triton.jit
-def forward(begin, size, packed, duration_us, scale, shift, alpha, beta, image, total, cells, columns, height, width,
-            channels, UNIFORM: tl.constexpr, SIDE: tl.constexpr, CENTER: tl.constexpr, K: tl.constexpr,
+def forward(occupied, counts, begin, size, packed, duration_us, scale, shift, alpha, beta, image, cells, columns,
+            height, width, channels, UNIFORM: tl.constexpr, SIDE: tl.constexpr, CENTER: tl.constexpr, K: tl.constexpr,
             CELLS: tl.constexpr, BLOCKS: tl.constexpr, CHANNELS: tl.constexpr):  # fmt: skip
-    """Write the image [cells, C]: Eq. 6 and 7 in cells with events, zero in others.
+    """Write Eq. 6 and 7 into the image [cells, C] at the cells with events; nothing is written into others.
 
     Events of equal times form a run: their hidden values are summed, and multiplied by their weight (Eq. 5) and
     polynomials when the next time is known.
     """
+    kept = tl.load(counts)
     c = tl.arange(0, CHANNELS)
     used = c < channels
-    next_cell = tl.program_id(0) * CELLS + tl.arange(0, CELLS)
-    next_n = tl.load(size + next_cell, mask=next_cell < total, other=0)
-    for _ in range(BLOCKS):  # every n-th block of cells, since occupied cells lie together
-        cell, n = next_cell, next_n
-        next_cell += tl.num_programs(0) * CELLS
-        next_n = tl.load(size + next_cell, mask=next_cell < total, other=0)  # while this block is processed
-        result = tl.zeros((CELLS, CHANNELS), tl.float32)
-        most = tl.max(n, 0)
-        if most > 0:
-            here = n > 0
+    for block in range(BLOCKS):
+        entry = (block * tl.num_programs(0) + tl.program_id(0)) * CELLS + tl.arange(0, CELLS)
+        here = entry < kept
+        if tl.min(entry, 0) < kept:
+            cell = tl.load(occupied + entry, mask=here, other=0)
+            n = tl.load(size + cell, mask=here, other=0)
+            most = tl.max(n, 0)
+            result = tl.zeros((CELLS, CHANNELS), tl.float32)
             origin = tl.load(begin + cell, mask=here, other=0)
             event = tl.load(packed + origin, mask=here, other=0)
             before = event >> PIXEL_BITS
@@ -419,8 +422,8 @@ def forward(begin, size, packed, duration_us, scale, shift, alpha, beta, image, 
                 result += run * weighted
                 run, in_run = tl.where(closes[:, None], 0.0, run), tl.where(closes, 0, in_run)
                 before, event = tl.where(closes, time, before), coming
-        address = cell[:, None].to(tl.int64) * channels + c[None, :]
-        tl.store(image + address, result, mask=(cell < total)[:, None] & used[None, :])
+            address = cell[:, None].to(tl.int64) * channels + c[None, :]
+            tl.store(image + address, result, mask=here[:, None] & used[None, :])
 
 
 @triton.jit
