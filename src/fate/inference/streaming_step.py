@@ -126,6 +126,9 @@ def compile_for_streaming(
     options = {"confidence": confidence, "score": score, "max_overlap": max_overlap, "most": most}
     if kind == "cuda":
         model = fused(detector).to(device)
+        encoder = model.encoder.encoder if isinstance(model.encoder, WindowLength) else model.encoder
+        if isinstance(encoder, PillarEncoder):
+            encoder.fold_norm_()
         if chosen == "float16":
             _fuse_network(model, compiler)
         elif HAS_TRITON and chosen != "bfloat16" and not compiler:  # the compiler fuses by itself
@@ -345,7 +348,7 @@ class GraphStep(StreamingStep):
 
     @torch.inference_mode()
     def _record(self, capacity: int, scale: float | None) -> _Recorded:
-        batch = self._empty_batch(capacity)
+        batch = self._empty_batch(capacity, scale)
         calls = LATER_CALLS if self._recorded else FIRST_CALLS
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
@@ -364,14 +367,19 @@ class GraphStep(StreamingStep):
         _write(self.state, before)
         return _Recorded(graph, batch, found)
 
-    def _empty_batch(self, capacity: int) -> EventBatch:
-        """A batch whose last window takes the unused capacity; its events are spread over the frame."""
+    def _empty_batch(self, capacity: int, scale: float | None) -> EventBatch:
+        """A batch whose last window takes the unused capacity; its events are spread over the frame.
+
+        If the step scale gives the duration of the windows, the batch has it: events of short windows need fewer bits.
+        """
         height, width = self.detector.sensor
         batch = EventBatch.of_counts([capacity] + [0] * self.streams, self.detector.sensor, self.device, has_spare=True)
         index = torch.arange(capacity, device=self.device)
         batch.x.copy_(index % width)
         batch.y.copy_(torch.div(index, width, rounding_mode="floor") % height)
         batch.duration_us.fill_(CANONICAL_US)
+        if scale is not None and self._follows_time and self.hop_us is None:
+            batch.durations = (round(scale * CANONICAL_US),) * len(batch)
         return batch
 
     def _run(self, batch: EventBatch, scale: float | None) -> Tensor:
