@@ -67,6 +67,7 @@ def triton_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     if INTERPRETED:
         monkeypatch.setattr(triton_kernels, "SUM_PROGRAMS", 4)
         monkeypatch.setattr(triton_kernels, "CAP_PROGRAMS", 4)
+        monkeypatch.setattr(triton_kernels, "CELLS", 8)
         use(triton_kernels, monkeypatch)
 
 

@@ -132,9 +132,8 @@ class PillarEncoder(nn.Module):
         norm, own = self.norm, self.linear.weight.dtype
         simple = is_inference and own in (torch.float32, torch.float64)
         if simple and hasattr(kernel, "fold_running") and self.alpha is not None and self.beta is not None:
-            scale, shift = self.linear.weight, self.linear.bias
-            if not self._is_folded:
-                scale, shift = kernel.fold_running(self.linear, norm)
+            kept = self.linear.weight, self.linear.bias
+            scale, shift = kept if self._is_folded else kernel.fold_running(self.linear, norm)
             return Weights(scale, shift, self.alpha, self.beta)
         kind = torch.float64 if own == torch.float64 else torch.float32
         weight, bias = self.linear.weight.to(kind), self.linear.bias.to(kind)
