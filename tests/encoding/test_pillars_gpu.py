@@ -21,6 +21,7 @@ from fate.encoding.batch import EventBatch
 from fate.encoding.kernels import cpu_kernels, torch_kernels, triton_kernels
 from fate.encoding.pillars import PillarEncoder
 from fate.encoding.spec import PillarSpec
+from fate.encoding.window_length import WindowLength
 from fate.errors import FateError
 from tests.encoding.conftest import (
     SENSOR,
@@ -65,6 +66,8 @@ def triton_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """In Triton's interpreter the kernels for GPUs work on the CPU's memory, with fewer programs."""
     if INTERPRETED:
         monkeypatch.setattr(triton_kernels, "SUM_PROGRAMS", 4)
+        monkeypatch.setattr(triton_kernels, "CAP_PROGRAMS", 4)
+        monkeypatch.setattr(triton_kernels, "CELLS", 8)
         use(triton_kernels, monkeypatch)
 
 
@@ -185,6 +188,73 @@ def test_a_batch_of_many_is_many_batches_of_one() -> None:
         assert torch.equal(encoder(EventBatch.from_windows([pair], DEVICE))[0], together[number])
 
 
+def with_unused_capacity(batch: EventBatch, capacity: int) -> EventBatch:
+    """The batch with a spare window of events outside the frame."""
+    windows, events = len(batch), batch.num_events
+    room = EventBatch.of_counts([capacity] + [0] * windows, batch.sensor, batch.device, has_spare=True)
+    for name in ("x", "y", "p", "t_us"):
+        getattr(room, name).fill_(77)
+        getattr(room, name)[:events].copy_(getattr(batch, name))
+    for name in ("start_us", "duration_us"):
+        getattr(room, name)[:windows].copy_(getattr(batch, name))
+    room.offsets[: windows + 1].copy_(batch.offsets)
+    return room
+
+
+@needs_triton
+@pytest.mark.parametrize("config", [*CAPS[:2], {"max_events": 1, "max_pillars": 1}], ids=str)
+@pytest.mark.parametrize("name", ["no event in three windows", "duplicates among others", "crowded"])
+def test_unused_capacity_is_not_touched(name: str, config: dict[str, Any]) -> None:
+    batch = (crowded(events=150) if name == "crowded" else SPECIAL[name]).to(DEVICE)
+    encoder = make_encoder(**config).to(DEVICE)
+    expected_image, stats = encoder(batch), encoder.last_stats
+    image = encoder(with_unused_capacity(batch, 1000))
+    assert torch.equal(image, expected_image)
+    assert encoder.last_stats == stats
+    with_length = WindowLength(encoder)
+    assert torch.equal(with_length(with_unused_capacity(batch, 1000)), with_length(batch))
+
+
+@needs_triton
+@modes
+def test_events_of_equal_times_may_have_any_order(training: bool) -> None:
+    random = np.random.default_rng(4)
+    rows = [tuple(random.integers(0, (12, 8, 8, 2)).tolist()) for _ in range(150)]
+    outcomes = []
+    for _ in range(2):
+        encoder = make_encoder(max_events=6, max_pillars=12)
+        encoder.train(training)
+        outcomes.append(on_device(encoder, batch_of(rows)))
+        random.shuffle(rows)
+    assert outcomes[0].stats.events_dropped > 0
+    assert outcomes[0].stats == outcomes[1].stats
+    assert torch.equal(outcomes[0].image, outcomes[1].image)
+    assert all(torch.equal(part, outcomes[1].gradients[name]) for name, part in outcomes[0].gradients.items())
+
+
+@needs_triton
+@pytest.mark.parametrize("most", [1, 41, 42])
+def test_of_thousands_of_pillars_those_stay_that_the_cpu_keeps(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several pillars have priorities with equal first bits, also at the limit."""
+    if INTERPRETED:
+        monkeypatch.setattr(triton_kernels, "EVENTS", 2048)
+    sensor = (80, 100)
+    batch = EventBatch.from_windows(
+        [
+            window_of([(i, i % 100, i // 100 % 80, i % 2) for i in range(events)], 10_000, 10**6 * events, sensor)
+            for events in (6_000, 30, 8_001)
+        ]
+    )
+    encoder = make_encoder(sensor, pillar=1, max_pillars=most).to(DEVICE)
+    with torch.no_grad():
+        image, stats = encoder(batch.to(DEVICE)).cpu(), encoder.last_stats
+        use(cpu_kernels, monkeypatch)
+        wanted = encoder.cpu()(batch)
+    assert stats == encoder.last_stats
+    assert torch.equal((image != 0).any(1), (wanted != 0).any(1))
+    torch.testing.assert_close(image, wanted, rtol=1e-5, atol=1e-5)
+
+
 @needs_triton
 def test_a_parameter_that_is_no_number_is_seen_in_its_channel() -> None:
     batch = crowded().to(DEVICE)
@@ -204,6 +274,16 @@ def test_without_gradients_the_image_is_the_same() -> None:
     image = encoder(batch).detach()
     with torch.no_grad():
         torch.testing.assert_close(encoder(batch), image, rtol=1e-6, atol=1e-6)
+
+
+@needs_triton
+@pytest.mark.parametrize("pooling", ["legendre", "max"])
+def test_with_batchnorm_folded_once_the_image_is_the_same(pooling: str) -> None:
+    encoder, batch = make_encoder(pooling=pooling).to(DEVICE), crowded(events=150).to(DEVICE)
+    with torch.no_grad():
+        image = encoder(batch)
+        encoder.fold_norm_()
+        torch.testing.assert_close(encoder(batch), image, rtol=1e-5, atol=1e-5)
 
 
 @needs_triton

@@ -165,3 +165,13 @@ def test_events_on_another_device_are_refused() -> None:
         make_encoder()(crowded().to("meta"))
     with pytest.raises(FateError, match="events are on cpu, the encoder on meta"):
         make_encoder().to("meta")(crowded())
+
+
+@pytest.mark.parametrize("pooling", ["legendre", "max"])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_with_batchnorm_folded_once_the_image_is_the_same(pooling: str, gradients: bool) -> None:
+    encoder, batch = make_encoder(pooling=pooling), crowded()
+    with torch.set_grad_enabled(gradients):
+        image = encoder(batch)
+        encoder.fold_norm_()
+        torch.testing.assert_close(encoder(batch), image, rtol=1e-5, atol=1e-5)

@@ -47,6 +47,7 @@ class EventBatch:
         sensor: (height, width) in pixels.
         counts: number of events of each window, as Python numbers.
         durations: µs of each window, as Python numbers; None if they are known on the device only.
+        has_spare: whether the last window only holds unused capacity; an encoder may leave out its image.
     """
 
     t_us: Tensor
@@ -58,11 +59,17 @@ class EventBatch:
     duration_us: Tensor
 
     def __init__(
-        self, block: Tensor, counts: Sequence[int], sensor: Sensor, durations: Sequence[int] | None = None
+        self,
+        block: Tensor,
+        counts: Sequence[int],
+        sensor: Sensor,
+        durations: Sequence[int] | None = None,
+        has_spare: bool = False,
     ) -> None:
         """For internal use: ``block`` holds the columns, 16-byte aligned, in the order of ``COLUMNS``."""
         self.block, self.counts, self.sensor = block, tuple(counts), sensor
         self.durations = None if durations is None else tuple(durations)
+        self.has_spare = has_spare
 
     if not TYPE_CHECKING:  # so that misspelt attributes are found
 
@@ -126,6 +133,7 @@ class EventBatch:
         sensor: Sensor,
         device: str | torch.device,
         windows: Sequence[Window] | None = None,
+        has_spare: bool = False,
     ) -> EventBatch:
         """Make a batch of zeros, into whose columns the caller writes the events.
 
@@ -136,6 +144,7 @@ class EventBatch:
             sensor: (height, width).
             device: where the batch is made.
             windows: None if the caller writes their columns too.
+            has_spare: see the class.
         """
         if max(sensor) > MAX_SIDE:
             raise FateError(f"the sensor is {sensor}; batches hold sensors of up to {MAX_SIDE} pixels a side")
@@ -154,23 +163,25 @@ class EventBatch:
         for name, values in rows.items():
             host[layout[name][0]].view(np.int64)[:] = values
         if on_host:
-            return cls(torch.from_numpy(host), counts, sensor, durations)
+            return cls(torch.from_numpy(host), counts, sensor, durations, has_spare)
         block = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
         block[: len(host)] = torch.from_numpy(host)
-        return cls(block, counts, sensor, durations)
+        return cls(block, counts, sensor, durations, has_spare)
 
     def to(self, device: str | torch.device, non_blocking: bool = False) -> EventBatch:
         """The batch on a device, moved in one copy; the batch itself if it is there already."""
         moved = self.block.to(device, non_blocking=non_blocking)
-        return self if moved is self.block else EventBatch(moved, self.counts, self.sensor, self.durations)
+        if moved is self.block:
+            return self
+        return EventBatch(moved, self.counts, self.sensor, self.durations, self.has_spare)
 
     def pin_memory(self) -> EventBatch:
         """The batch in page-locked memory, from which ``to("cuda", non_blocking=True)`` does not wait."""
-        return EventBatch(self.block.pin_memory(), self.counts, self.sensor, self.durations)
+        return EventBatch(self.block.pin_memory(), self.counts, self.sensor, self.durations, self.has_spare)
 
-    def __reduce__(self) -> tuple[type[EventBatch], tuple[Tensor, tuple[int, ...], Sensor, tuple[int, ...] | None]]:
+    def __reduce__(self) -> tuple[type[EventBatch], tuple[Any, ...]]:
         """Copy a batch, or send it to another process, as one block."""
-        return EventBatch, (self.block, self.counts, self.sensor, self.durations)
+        return EventBatch, (self.block, self.counts, self.sensor, self.durations, self.has_spare)
 
     @property
     def device(self) -> torch.device:

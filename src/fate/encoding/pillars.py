@@ -78,6 +78,7 @@ class PillarEncoder(nn.Module):
             with torch.no_grad():
                 self.alpha[:, 0] += 1.0  # initially the mean over time plus a little of the other moments
         self._stats: PillarStats | Callable[[], PillarStats] | None = None
+        self._is_folded = False
 
     @property
     def sensor(self) -> Sensor:
@@ -131,7 +132,8 @@ class PillarEncoder(nn.Module):
         norm, own = self.norm, self.linear.weight.dtype
         simple = is_inference and own in (torch.float32, torch.float64)
         if simple and hasattr(kernel, "fold_running") and self.alpha is not None and self.beta is not None:
-            scale, shift = kernel.fold_running(self.linear, norm)
+            kept = self.linear.weight, self.linear.bias
+            scale, shift = kept if self._is_folded else kernel.fold_running(self.linear, norm)
             return Weights(scale, shift, self.alpha, self.beta)
         kind = torch.float64 if own == torch.float64 else torch.float32
         weight, bias = self.linear.weight.to(kind), self.linear.bias.to(kind)
@@ -177,6 +179,21 @@ class PillarEncoder(nn.Module):
             for running, now in ((norm.running_mean, mean), (norm.running_var, unbiased)):
                 running.copy_(running.to(now.dtype) * (1 - share) + now * share)  # type: ignore[union-attr]
         return mean.to(weight.dtype), variance.to(weight.dtype)
+
+    @torch.no_grad()
+    def fold_norm_(self) -> None:
+        """Fold BatchNorm with its running statistics into the linear layer, so that no call does it again.
+
+        BatchNorm becomes the identity. The encoder makes the same images, but cannot be trained any more.
+        """
+        linear, norm = self.linear, self.norm
+        mean, variance = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
+        factor = torch.rsqrt(variance.double() + norm.eps) * norm.weight
+        linear.bias.copy_((linear.bias - mean) * factor + norm.bias)
+        linear.weight.copy_(linear.weight * factor[:, None])
+        for part, value in ((mean, 0.0), (variance, 1.0 - norm.eps), (norm.weight, 1.0), (norm.bias, 0.0)):
+            part.fill_(value)
+        self._is_folded = True
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, for example of a mean teacher or in another process, has no counts yet."""

@@ -61,9 +61,11 @@ class WindowLength(nn.Module):
 
         A ``memory`` is that of the other encoder. If it has a spare channel, nothing is copied.
         """
+        images: Tensor
         if memory is None:
-            return append_length(self.encoder(batch), batch.duration_us)
-        images: Tensor = self.encoder(batch, memory)
+            images = self.encoder(batch)
+            return append_length(images, batch.duration_us[: len(images)])  # it may have left out a spare window
+        images = self.encoder(batch, memory)
         if images.shape[1] < self.channels:
             return append_length(images, batch.duration_us)
         durations = batch.duration_us.tolist()

@@ -5,9 +5,9 @@
 
 On a GPU, a step is some hundred short kernels, and starting them from Python takes many times longer than running them.
 They are recorded once as a CUDA graph and started with one call. A graph has fixed shapes, so there is one for each
-capacity, four times as many events as the one before. Unused capacity becomes one more window whose image is ignored
-(sorting 100 000 more events takes a GPU some hundredths of a ms). The best proposals come back in one copy, and
-overlapping ones are suppressed on the CPU.
+capacity, four times as many events as the one before. Unused capacity becomes one more window whose image is ignored;
+Pillar Encoding does not touch its events. The best proposals come back in one copy, and overlapping ones are suppressed
+on the CPU.
 
 Recording takes as long as some dozen windows. So that a stream does not wait at every busier window, the second window
 of a length makes all graphs that this sensor probably needs (``LIKELY_EVENTS``); ``GraphStep.prepare`` does it before
@@ -126,6 +126,9 @@ def compile_for_streaming(
     options = {"confidence": confidence, "score": score, "max_overlap": max_overlap, "most": most}
     if kind == "cuda":
         model = fused(detector).to(device)
+        encoder = model.encoder.encoder if isinstance(model.encoder, WindowLength) else model.encoder
+        if isinstance(encoder, PillarEncoder):
+            encoder.fold_norm_()
         if chosen == "float16":
             _fuse_network(model, compiler)
         elif HAS_TRITON and chosen != "bfloat16" and not compiler:  # the compiler fuses by itself
@@ -347,12 +350,8 @@ class GraphStep(StreamingStep):
 
     @torch.inference_mode()
     def _record(self, capacity: int, scale: float | None) -> _Recorded:
-        batch = self._empty_batch(capacity)
-        block = None
-        if HAS_TRITON:  # zeros are windows without events
-            block = torch.zeros_like(
-                EventBatch.of_counts([capacity] + [0] * (self.streams - 1), batch.sensor, self.device).block
-            )
+        batch = self._empty_batch(capacity, scale)
+        block = self._empty_block(capacity) if HAS_TRITON else None
         calls = LATER_CALLS if self._recorded else FIRST_CALLS
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
@@ -371,14 +370,19 @@ class GraphStep(StreamingStep):
         _write(self.state, before)
         return _Recorded(graph, batch, block, found)
 
-    def _empty_batch(self, capacity: int) -> EventBatch:
-        """A batch whose last window takes the unused capacity; its events are spread over the frame."""
+    def _empty_batch(self, capacity: int, scale: float | None) -> EventBatch:
+        """A batch whose last window takes the unused capacity; its events are spread over the frame.
+
+        If the step scale gives the duration of the windows, the batch has it: events of short windows need fewer bits.
+        """
         height, width = self.detector.sensor
-        batch = EventBatch.of_counts([capacity] + [0] * self.streams, self.detector.sensor, self.device)
+        batch = EventBatch.of_counts([capacity] + [0] * self.streams, self.detector.sensor, self.device, has_spare=True)
         index = torch.arange(capacity, device=self.device)
         batch.x.copy_(index % width)
         batch.y.copy_(torch.div(index, width, rounding_mode="floor") % height)
         batch.duration_us.fill_(CANONICAL_US)
+        if scale is not None and self._follows_time and self.hop_us is None:
+            batch.durations = (round(scale * CANONICAL_US),) * len(batch)
         return batch
 
     def _empty_block(self, capacity: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Pillar Encoding on a GPU: one stable sort by cell, then kernels that process the events of each pillar.
+"""Pillar Encoding on a GPU: a counting sort by cell, then kernels that process the events of each pillar.
 
 There are no arrays of size P·N or E·C, and no operation waits for the GPU, so a call can be captured in a CUDA graph.
 Sums have a fixed order, so the same input gives the same image to the bit. ``torch_kernels.py`` is the readable
@@ -7,7 +7,7 @@ version; the device code is in ``triton_loops.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -22,9 +22,11 @@ from fate.encoding.sampling import seed_key
 from fate.encoding.spec import PillarSpec, PillarStats, Weights
 from fate.errors import FateError
 
-#: Cells of a block of ``loops.forward``, whose programs compute all channels of a cell.
+#: Events and cells that a program sorts, and events that an event is compared with at a time.
+EVENTS, ALLOCATED, COMPARED = 128, 512, 8
+#: Pillars of a block of ``loops.forward``, whose programs compute all channels of a pillar.
 CELLS = 2
-#: Programs that fill a large GPU; with more cells a program processes several blocks, since most blocks are empty.
+#: Programs that fill a large GPU; if there may be more pillars, a program processes several blocks.
 FULL_GPU = 32_768
 #: Programs that cap pillars, for any GPU; each processes every n-th full pillar.
 CAP_PROGRAMS = 1024
@@ -50,12 +52,14 @@ SHORT_US = 1 << 31 - 14
 
 @dataclass(frozen=True)
 class Prepared:
-    """The pillars of a batch by cell; events of a cell are contiguous and in time order."""
+    """The pillars of a batch by cell; events of a cell are contiguous, by time and pixel code. Cells have any order."""
 
     spec: PillarSpec
     windows: int
-    begin: Tensor  #: [B · cells] int32 index of the first event
+    begin: Tensor  #: [B · cells] int32 index of the first event; of an empty cell it means nothing
     size: Tensor  #: [B · cells] int32 number of sampled events
+    occupied: Tensor  #: int32 the cells with events, in any order; as many as the first of counts
+    counts: Tensor  #: int32 counts of ``loops``; the first is the number of pillars that stay
     packed: Tensor  #: [E] int32 or int64: µs since the window's start, and pixel code in the lower bits
     duration_us: Tensor  #: [B]
     stats: Callable[[], PillarStats]
@@ -75,43 +79,47 @@ class Prepared:
 
 
 def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Prepared:
-    """Sort events by pillar and sample those that the caps keep (``sampling.py``)."""
-    device, events, windows, first = batch.device, batch.num_events, len(batch), seed_key(seed)
+    """Sort events by pillar and sample those that the caps keep (``sampling.py``).
+
+    The image of a spare window is not made (see ``EventBatch``): its events are not touched.
+    """
+    device, events, first = batch.device, batch.num_events, seed_key(seed)
+    windows = len(batch) - batch.has_spare
     total = windows * spec.cells
     if max(total, events) >= 2**31:
         raise FateError(f"{windows} windows of {spec.cells} pillars are too many for one call; give smaller batches")
-    # begin, size, three histograms of priorities for each window, four counts of PillarStats and the length of full
-    sizes = [total, total, 3 * windows * loops.BINS, 5]
-    zeros = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
-    begin, size, histograms, counts = torch.split(zeros, sizes)
+    most = max(batch.counts)  # events of a window
+    crowded = spec.max_pillars is not None and spec.max_pillars < min(spec.cells, most)
+    # size, pillars of each window, pillars at the limit of priorities, pillars that stay and counts of PillarStats, the
+    # length of full and of the array of events, a histogram of priorities for each window
+    sizes = [total, windows, windows, 6, windows * loops.BINS if crowded else 0]
+    size, pillars, listed, counts, histograms = _parts(torch.zeros, sizes, device)
     short = batch.durations is not None and max(batch.durations) <= SHORT_US
     bits = torch.int32 if short else torch.int64
     unsorted, packed = (torch.empty(events, dtype=bits, device=device) for _ in range(2))
-    # cells with more than max_events
-    full = torch.empty(events // (spec.max_events + 1) + 1 if spec.max_events else 1, dtype=torch.int32, device=device)
-    crowded = spec.max_pillars is not None and spec.max_pillars < min(spec.cells, max(batch.counts))
+    # slots, limit of priorities of each window, begin, cells with events, cells with more than max_events
+    staying = min(total, events, windows * spec.max_pillars if spec.max_pillars else total)
+    lengths = [events, 2 * windows, total, staying, events // (spec.max_events + 1) + 1 if spec.max_events else 1]
+    slots, limits, begin, occupied, full = _parts(torch.empty, lengths, device)
+    border = torch.empty(total if crowded else 1, dtype=torch.int64, device=device)
     with _on(device):
         if events:
-            short_keys = total < 2**15  # 16 bits are sorted faster
-            keys = torch.empty(events, dtype=torch.int16 if short_keys else torch.int32, device=device)
-            loops.cell_keys[(triton.cdiv(max(batch.counts), 1024), windows)](
-                batch.t_us, batch.x, batch.y, batch.p, batch.offsets, keys, unsorted, spec.cells, spec.columns,
-                spec.pillar, BLOCK=1024,
+            by_event = triton.cdiv(most, EVENTS), windows
+            columns = batch.t_us, batch.x, batch.y, batch.p, batch.offsets
+            grid = spec.cells, spec.columns, spec.pillar
+            loops.count_events[by_event](batch.x, batch.y, batch.offsets, size, slots, *grid, BLOCK=EVENTS)
+            loops.allocate[(triton.cdiv(spec.cells, ALLOCATED), windows)](
+                size, batch.start_us, begin, histograms, pillars, counts, full, first, spec.cells, spec.max_events or 0,
+                COUNT=crowded, CAP=spec.max_events is not None, BLOCK=ALLOCATED,
             )  # fmt: skip
-            ordered, order = torch.sort(keys, stable=True)  # stable: events of a cell stay in time order
-            loops.gather[(triton.cdiv(events, 512),)](
-                ordered, order, unsorted, batch.start_us, packed, begin, size, histograms, counts, full, events, first,
-                spec.cells, spec.max_events or 0, COUNT=crowded, CAP=spec.max_events is not None, BLOCK=512,
+            loops.scatter[by_event](
+                *columns, slots, begin, unsorted, size, batch.start_us, histograms, pillars, listed, border, limits,
+                spec.max_pillars or 0, first, *grid, COUNT=crowded, BLOCK=EVENTS, CELLS=1024,
             )  # fmt: skip
-        if crowded:  # find the limit of priorities, eleven bits at a time, and empty the pillars above it
-            grid = (triton.cdiv(spec.cells, 1024), windows)
-            for level in (1, 2):
-                loops.count_priorities[grid](
-                    size, batch.start_us, histograms, spec.max_pillars, first, spec.cells, LEVEL=level, BLOCK=1024
-                )
-            loops.drop_pillars[grid](
-                size, batch.start_us, histograms, counts, spec.max_pillars, first, spec.cells, BLOCK=1024
-            )
+            loops.order[by_event](
+                *columns, slots, begin, unsorted, packed, occupied, size, batch.start_us, pillars, listed, border,
+                limits, counts, spec.max_pillars or 0, first, *grid, COUNT=crowded, BLOCK=EVENTS, WIDTH=COMPARED,
+            )  # fmt: skip
         if spec.max_events is not None and events:
             priority = torch.empty(events, dtype=torch.int64, device=device)
             loops.cap_events[(CAP_PROGRAMS,)](
@@ -120,9 +128,10 @@ def prepare(batch: EventBatch, spec: PillarSpec, seed: int) -> Prepared:
             )  # fmt: skip
 
     def stats() -> PillarStats:
-        return PillarStats(events, *(int(n) for n in counts[:4].tolist()))
+        given = int(batch.offsets[windows]) if batch.has_spare else events
+        return PillarStats(given, int(pillars.sum()), *(int(n) for n in counts[1:4].tolist()))
 
-    return Prepared(spec, windows, begin, size, packed, batch.duration_us, stats)
+    return Prepared(spec, windows, begin, size, occupied, counts, packed, batch.duration_us, stats)
 
 
 def moments(prepared: Prepared) -> tuple[Tensor, Tensor, Tensor]:
@@ -169,15 +178,17 @@ def forward(prepared: Prepared, weights: Weights) -> Tensor:
     """The pseudo-image [B, C, H, W], channels last in memory."""
     spec, channels = prepared.spec, len(weights.beta)
     total = prepared.windows * spec.cells
-    image = torch.empty(total, channels, dtype=torch.float32, device=prepared.begin.device)
-    width = triton.next_power_of_2(channels)
-    blocks = min(triton.next_power_of_2(triton.cdiv(total, CELLS * FULL_GPU)), 8)
+    image = torch.zeros(total, channels, dtype=torch.float32, device=prepared.begin.device)
+    most = len(prepared.occupied)  # as far as the host knows
+    blocks = min(triton.next_power_of_2(triton.cdiv(most, CELLS * FULL_GPU)), 8)
     with _on(image.device):
-        loops.forward[(triton.cdiv(total, CELLS * blocks),)](
-            prepared.begin, prepared.size, prepared.packed, prepared.duration_us, *_contiguous(weights), image, total,
-            spec.cells, spec.columns, *spec.sensor, channels, UNIFORM=spec.weighting == "uniform", SIDE=spec.pillar,
-            CENTER=spec.center_offsets, K=spec.moments, CELLS=CELLS, BLOCKS=blocks, CHANNELS=width, num_warps=1,
-        )  # fmt: skip
+        if most:
+            loops.forward[(triton.cdiv(most, CELLS * blocks),)](
+                prepared.occupied, prepared.counts, prepared.begin, prepared.size, prepared.packed,
+                prepared.duration_us, *_contiguous(weights), image, spec.cells, spec.columns, *spec.sensor, channels,
+                UNIFORM=spec.weighting == "uniform", SIDE=spec.pillar, CENTER=spec.center_offsets, K=spec.moments,
+                CELLS=CELLS, BLOCKS=blocks, CHANNELS=triton.next_power_of_2(channels), num_warps=1,
+            )  # fmt: skip
     return image.view(prepared.windows, spec.rows, spec.columns, channels).permute(0, 3, 1, 2)
 
 
@@ -211,6 +222,13 @@ def _combination(features: int, sensor: tuple[int, int], device: torch.device) -
     rows = [(x + at_x) / width, (y + at_y) / height, tau, p, (x - mean_x) / width, (y - mean_y) / height]
     rows += [tau - mean_tau, x / width, y / height]
     return torch.stack([*rows[:features], one, beta]).to(device)
+
+
+def _parts(make: Callable[..., Tensor], lengths: Sequence[int], device: torch.device) -> list[Tensor]:
+    """int32 tensors of these lengths in one block; all begin at multiples of 16 bytes, as ``EventBatch`` explains."""
+    padded = [-(-length // 4) * 4 for length in lengths]
+    block = make(sum(padded), dtype=torch.int32, device=device)
+    return [part[:length] for part, length in zip(torch.split(block, padded), lengths, strict=True)]
 
 
 def _on(device: torch.device) -> AbstractContextManager[object]:

@@ -1,11 +1,13 @@
 """Triton kernels of Pillar Encoding: from events to pillars, to the pseudo-image, and gradients.
 
-**Events to pillars** (``cell_keys`` to ``describe``): keys, gathering, the two caps, and the weight of each event in
-its pillar. Cells of the grid are counted window by window, row by row. An event is one number of 64 bits, or 32 if
-windows are short: µs since the window's start, and its pixel code in the pillar (see ``cpu_loops.Tables``).
+**Events to pillars** (``count_events`` to ``describe``): a counting sort by cell, the two caps, and the weight of each
+event in its pillar. Atomic counters give the events of a cell any order; ``order`` then sorts them by their values, so
+the result depends on no order. Cells of the grid are counted window by window, row by row. An event is one number of
+64 bits, or 32 if windows are short: µs since the window's start, and its pixel code in the pillar (see
+``cpu_loops.Tables``).
 
-**Pillars to image** (``forward``, ``backward``): a program of ``forward`` processes several cells with all channels:
-the first event of every cell, then the second, and so on. A program of ``backward`` processes one cell at a time. The
+**Pillars to image** (``forward``, ``backward``): a program of ``forward`` processes several pillars with all channels:
+the first event of every pillar, then the second, and so on. A program of ``backward`` processes one cell at a time. The
 hidden value of an event (Eq. 2) is ``base`` + across · column + down · row + slope · tau + sign · p, with one base per
 pillar. In ``add_moments_of_features`` each thread processes one cell.
 """
@@ -55,103 +57,137 @@ def event_priority(pillar, earlier, pixel_code):
 
 
 @triton.jit
-def cell_keys(t_us, x, y, p, offsets, keys, packed, cells, columns, side, BLOCK: tl.constexpr):
-    """Compute the cell of each event, and the event as one number; the grid of programs is (block, window)."""
+def load_events(t_us, x, y, p, i, inside, columns, side, LONG: tl.constexpr):
+    """The cell of each event in its window, and the event as one number."""
+    column, row = tl.load(x + i, mask=inside, other=0).to(tl.int32), tl.load(y + i, mask=inside, other=0).to(tl.int32)
+    pixel_code = ((row % side) * side + column % side) * 2 + tl.load(p + i, mask=inside, other=0).to(tl.int32)
+    time = tl.load(t_us + i, mask=inside, other=0).to(tl.int64 if LONG else tl.int32)
+    return row // side * columns + column // side, (time << PIXEL_BITS) | pixel_code
+
+
+@triton.jit
+def count_events(x, y, offsets, size, slots, cells, columns, side, BLOCK: tl.constexpr):
+    """Count the events of each cell; an event's slot is its number in the cell, in any order.
+
+    The grid of programs is (block, window) here and in the next three kernels. Events after the last window are unused
+    capacity and are ignored.
+    """
     window = tl.program_id(1)
     start, end = tl.load(offsets + window), tl.load(offsets + window + 1)
     i = start + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = i < end
     column, row = tl.load(x + i, mask=inside, other=0).to(tl.int32), tl.load(y + i, mask=inside, other=0).to(tl.int32)
-    pixel_code = ((row % side) * side + column % side) * 2 + tl.load(p + i, mask=inside, other=0).to(tl.int32)
-    time = tl.load(t_us + i, mask=inside, other=0).to(tl.int64)
-    tl.store(packed + i, (time << PIXEL_BITS) | pixel_code, mask=inside)
-    tl.store(keys + i, window * cells + row // side * columns + column // side, mask=inside)
+    cell = window * cells + row // side * columns + column // side
+    tl.store(slots + i, tl.atomic_add(size + cell, 1, mask=inside, sem="relaxed"), mask=inside)
 
 
-@triton.jit(do_not_specialize=["events", "first"])
-def gather(keys, order, unsorted, start_us, packed, begin, size, histograms, counts, full, events, first, cells,
-           max_events, COUNT: tl.constexpr, CAP: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Write the events in the order of their cells, and the first event and the number of events of each cell.
+@triton.jit(do_not_specialize=["first"])
+def allocate(size, start_us, begin, histograms, pillars, counts, full, first, cells, max_events, COUNT: tl.constexpr,
+             CAP: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """Give each cell a part of the array of events; blocks of cells take theirs in any order.
 
     With COUNT, count pillars by priority; with CAP, list the cells with more than ``max_events`` in ``full``.
     """
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = i < events
-    key = tl.load(keys + i, mask=inside, other=-1).to(tl.int32)
-    before = tl.load(keys + i - 1, mask=inside & (i > 0), other=-1).to(tl.int32)
-    after = tl.load(keys + i + 1, mask=i + 1 < events, other=-1).to(tl.int32)
-    source = tl.load(order + i, mask=inside, other=0)
-    tl.store(packed + i, tl.load(unsorted + source, mask=inside, other=0), mask=inside)
-    starts, ends = inside & (key != before), inside & (key != after)
-    tl.store(begin + key, i, mask=starts)
-    tl.atomic_add(size + key, i + 1, mask=ends)
-    tl.atomic_add(size + key, -i, mask=starts)
-    tl.atomic_add(counts, tl.sum(starts.to(tl.int32), 0))
-    if COUNT:
-        window = key // cells
-        priority = pillar_priority(first, tl.load(start_us + window, mask=starts, other=0), key % cells)
-        tl.atomic_add(histograms + window * 2048 + (priority >> 21).to(tl.int32), 1, mask=starts)
-    if CAP:  # the event that has exactly max_events before it in its cell adds the cell to the list
-        back = i - max_events
-        same = tl.load(keys + back, mask=inside & (back >= 0), other=-1).to(tl.int32) == key
-        further = tl.load(keys + back - 1, mask=inside & (back >= 1), other=-1).to(tl.int32) == key
-        first_too_many = inside & same & (further == 0)
-        entry = tl.atomic_add(counts + 4 + tl.zeros_like(i), 1, mask=first_too_many)
-        tl.store(full + entry, key, mask=first_too_many)
+    window = tl.program_id(1)
+    cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    n = tl.load(size + window * cells + cell, mask=cell < cells, other=0)
+    events = tl.sum(n, 0)
+    if events > 0:
+        used = n > 0
+        origin = tl.atomic_add(counts + 5, events, sem="relaxed")
+        tl.store(begin + window * cells + cell, origin + tl.cumsum(n, 0) - n, mask=used)
+        tl.atomic_add(pillars + window, tl.sum(used.to(tl.int32), 0), sem="relaxed")
+        if COUNT:
+            priority = pillar_priority(first, tl.load(start_us + window), cell)
+            into = histograms + window * 2048 + (priority >> 21).to(tl.int32)
+            tl.atomic_add(into, 1, mask=used, sem="relaxed")
+        if CAP:
+            entry = tl.atomic_add(counts + 4 + tl.zeros_like(n), 1, mask=n > max_events, sem="relaxed")
+            tl.store(full + entry, window * cells + cell, mask=n > max_events)
 
 
-@triton.jit
-def limit_of(histograms, window, max_pillars, LEVELS: tl.constexpr):
-    """The highest priority of the first ``max_pillars`` pillars of a window, as exact as LEVELS histograms allow.
+@triton.jit(do_not_specialize=["first"])
+def scatter(t_us, x, y, p, offsets, slots, begin, unsorted, size, start_us, histograms, pillars, listed, border, limits,
+            max_pillars, first, cells, columns, side, COUNT: tl.constexpr, BLOCK: tl.constexpr,
+            CELLS: tl.constexpr):  # fmt: skip
+    """Write the events by cell, each into its slot.
 
-    The first histogram gives eleven bits, the second eleven, the third ten; each counts the pillars whose priority
-    begins with the bits found before. The second value is whether the window has more than ``max_pillars`` pillars.
+    With COUNT, in windows with more than ``max_pillars`` pillars, find the bin of priorities that contains the limit,
+    and list the priorities of its pillars in ``border``. ``limits`` are the bin and how many of its pillars stay.
     """
-    bins = tl.arange(0, 2048)
-    here = histograms + window * 2048 + bins
-    count = tl.load(here)
-    requested = max_pillars
-    many = tl.sum(count, 0) > requested
-    found = tl.min(tl.where(tl.cumsum(count, 0) >= requested, bins, 2047), 0)
-    limit = found.to(tl.int64) << 21
-    for level in tl.static_range(1, LEVELS):
-        requested -= tl.sum(tl.where(bins < found, count, 0), 0)
-        count = tl.load(here + level * tl.num_programs(1) * 2048)
-        found = tl.min(tl.where(tl.cumsum(count, 0) >= requested, bins, 2047), 0)
-        limit += found.to(tl.int64) << (10 if level == 1 else 0)
-    return limit, many
+    window = tl.program_id(1)
+    start, end = tl.load(offsets + window), tl.load(offsets + window + 1)
+    i = start + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < end
+    cell, event = load_events(t_us, x, y, p, i, inside, columns, side, unsorted.dtype.element_ty == tl.int64)
+    origin = tl.load(begin + window * cells + cell, mask=inside, other=0)
+    tl.store(unsorted + origin + tl.load(slots + i, mask=inside, other=0), event, mask=inside)
+    if COUNT:
+        many = tl.load(pillars + window) > max_pillars
+        if many:
+            bins = tl.arange(0, 2048)
+            count = tl.load(histograms + window * 2048 + bins)
+            found = tl.min(tl.where(tl.cumsum(count, 0) >= max_pillars, bins, 2047), 0)
+            if tl.program_id(0) == 0:
+                tl.store(limits + 2 * window, found)
+                tl.store(limits + 2 * window + 1, max_pillars - tl.sum(tl.where(bins < found, count, 0), 0))
+            key = tl.load(start_us + window)
+            for block in range(tl.program_id(0), tl.cdiv(cells, CELLS), tl.num_programs(0)):
+                other = block * CELLS + tl.arange(0, CELLS)
+                used = tl.load(size + window * cells + other, mask=other < cells, other=0) > 0
+                priority = pillar_priority(first, key, other)
+                at_limit = used & ((priority >> 21).to(tl.int32) == found)
+                entry = tl.atomic_add(listed + window + tl.zeros_like(other), 1, mask=at_limit, sem="relaxed")
+                tl.store(border + window * cells + entry, priority.to(tl.int64), mask=at_limit)
 
 
 @triton.jit(do_not_specialize=["first"])
-def count_priorities(size, start_us, histograms, max_pillars, first, cells, LEVEL: tl.constexpr, BLOCK: tl.constexpr):
-    """Count the pillars whose priority begins with the bits found so far by the next bits; grid (block, window)."""
-    window = tl.program_id(1)
-    limit, many = limit_of(histograms, window, max_pillars, LEVEL)
-    if many:
-        cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        used = tl.load(size + window * cells + cell, mask=cell < cells, other=0) > 0
-        priority = pillar_priority(first, tl.load(start_us + window), cell).to(tl.int64)
-        shift: tl.constexpr = 10 if LEVEL == 1 else 0
-        known: tl.constexpr = 21 if LEVEL == 1 else 10
-        bins: tl.constexpr = 2047 if LEVEL == 1 else 1023
-        chosen = used & ((priority >> known) == (limit >> known))
-        into = histograms + (LEVEL * tl.num_programs(1) + window) * 2048
-        tl.atomic_add(into + ((priority >> shift) & bins), 1, mask=chosen)
+def order(t_us, x, y, p, offsets, slots, begin, unsorted, packed, occupied, size, start_us, pillars, listed, border,
+          limits, counts, max_pillars, first, cells, columns, side, COUNT: tl.constexpr, BLOCK: tl.constexpr,
+          WIDTH: tl.constexpr):  # fmt: skip
+    """Sort the events of each cell by time and pixel code: an event's place is the number of lower ones in its cell.
 
-
-@triton.jit(do_not_specialize=["first"])
-def drop_pillars(size, start_us, histograms, counts, max_pillars, first, cells, BLOCK: tl.constexpr):
-    """Remove the events of pillars above the limit; the grid of programs is (block, window)."""
+    List the cells with events in ``occupied``. With COUNT, first empty the pillars above the limit of priorities.
+    """
     window = tl.program_id(1)
-    limit, many = limit_of(histograms, window, max_pillars, 3)
-    if many:
-        cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        events = tl.load(size + window * cells + cell, mask=cell < cells, other=0)
-        priority = pillar_priority(first, tl.load(start_us + window), cell).to(tl.int64)
-        dropped = (events > 0) & (priority > limit)
-        tl.store(size + window * cells + cell, 0, mask=dropped)
-        tl.atomic_add(counts + 1, tl.sum(dropped.to(tl.int32), 0))
-        tl.atomic_add(counts + 2, tl.sum(tl.where(dropped, events, 0), 0))
+    start, end = tl.load(offsets + window), tl.load(offsets + window + 1)
+    i = start + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    stays = i < end
+    cell, event = load_events(t_us, x, y, p, i, stays, columns, side, unsorted.dtype.element_ty == tl.int64)
+    slot = tl.load(slots + i, mask=stays, other=0)
+    here = window * cells + cell
+    n, origin = tl.load(size + here, mask=stays, other=0), tl.load(begin + here, mask=stays, other=0)
+    lane = tl.arange(0, WIDTH)[None, :]
+    if COUNT:
+        many = tl.load(pillars + window) > max_pillars
+        if many:
+            limit, remaining = tl.load(limits + 2 * window), tl.load(limits + 2 * window + 1)
+            priority = pillar_priority(first, tl.load(start_us + window), cell).to(tl.int64)
+            its_bin = (priority >> 21).to(tl.int32)
+            at_limit = stays & (its_bin == limit)
+            lower = tl.zeros((BLOCK, WIDTH), tl.int32)
+            if tl.max(at_limit.to(tl.int32), 0) > 0:
+                others = tl.load(listed + window)
+                for chunk in range(0, others, WIDTH):
+                    theirs = tl.load(border + window * cells + chunk + lane, mask=chunk + lane < others, other=1 << 40)
+                    lower += (theirs < priority[:, None]).to(tl.int32)
+            dropped = stays & ((its_bin > limit) | (at_limit & (tl.sum(lower, 1) >= remaining)))
+            once = dropped & (slot == 0)  # one event of each pillar; for the others a size of 0 changes nothing
+            tl.store(size + here, 0, mask=once)
+            tl.atomic_add(counts + 1, tl.sum(once.to(tl.int32), 0), sem="relaxed")
+            tl.atomic_add(counts + 2, tl.sum(tl.where(once, n, 0), 0), sem="relaxed")
+            stays = stays & (dropped == 0)
+    leads = (stays & (slot == 0)).to(tl.int32)
+    entry = tl.atomic_add(counts, tl.sum(leads, 0), sem="relaxed") + tl.cumsum(leads, 0) - leads
+    tl.store(occupied + entry, here, mask=leads > 0)
+    n = tl.where(stays, n, 0)
+    place = tl.zeros((BLOCK, WIDTH), tl.int32)
+    for chunk in range(0, tl.max(n, 0), WIDTH):
+        j = chunk + lane
+        other = tl.load(unsorted + origin[:, None] + j, mask=j < n[:, None], other=0)
+        lower = (other < event[:, None]) | ((other == event[:, None]) & (j < slot[:, None]))
+        place += ((j < n[:, None]) & lower).to(tl.int32)
+    tl.store(packed + origin + tl.sum(place, 1), event, mask=stays)
 
 
 @triton.jit
@@ -321,23 +357,25 @@ def weights_of_features(scale, shift, c, used, height, width, SIDE: tl.constexpr
 
 
 @triton.jit
-def forward(begin, size, packed, duration_us, scale, shift, alpha, beta, image, total, cells, columns, height, width,
-            channels, UNIFORM: tl.constexpr, SIDE: tl.constexpr, CENTER: tl.constexpr, K: tl.constexpr,
+def forward(occupied, counts, begin, size, packed, duration_us, scale, shift, alpha, beta, image, cells, columns,
+            height, width, channels, UNIFORM: tl.constexpr, SIDE: tl.constexpr, CENTER: tl.constexpr, K: tl.constexpr,
             CELLS: tl.constexpr, BLOCKS: tl.constexpr, CHANNELS: tl.constexpr):  # fmt: skip
-    """Write the image [cells, C]: Eq. 6 and 7 in cells with events, zero in others.
+    """Write Eq. 6 and 7 into the image [cells, C] at the cells with events; nothing is written into others.
 
     Events of equal times form a run: their hidden values are summed, and multiplied by their weight (Eq. 5) and
     polynomials when the next time is known.
     """
+    kept = tl.load(counts)
+    c = tl.arange(0, CHANNELS)
+    used = c < channels
     for block in range(BLOCKS):
-        cell = (tl.program_id(0) * BLOCKS + block) * CELLS + tl.arange(0, CELLS)
-        c = tl.arange(0, CHANNELS)
-        used = c < channels
-        n = tl.load(size + cell, mask=cell < total, other=0)
-        result = tl.zeros((CELLS, CHANNELS), tl.float32)
-        most = tl.max(n, 0)
-        if most > 0:
-            here = n > 0
+        entry = (block * tl.num_programs(0) + tl.program_id(0)) * CELLS + tl.arange(0, CELLS)
+        here = entry < kept
+        if tl.min(entry, 0) < kept:
+            cell = tl.load(occupied + entry, mask=here, other=0)
+            n = tl.load(size + cell, mask=here, other=0)
+            most = tl.max(n, 0)
+            result = tl.zeros((CELLS, CHANNELS), tl.float32)
             origin = tl.load(begin + cell, mask=here, other=0)
             event = tl.load(packed + origin, mask=here, other=0)
             before = event >> PIXEL_BITS
@@ -384,8 +422,8 @@ def forward(begin, size, packed, duration_us, scale, shift, alpha, beta, image, 
                 result += run * weighted
                 run, in_run = tl.where(closes[:, None], 0.0, run), tl.where(closes, 0, in_run)
                 before, event = tl.where(closes, time, before), coming
-        address = cell[:, None].to(tl.int64) * channels + c[None, :]
-        tl.store(image + address, result, mask=(cell < total)[:, None] & used[None, :])
+            address = cell[:, None].to(tl.int64) * channels + c[None, :]
+            tl.store(image + address, result, mask=here[:, None] & used[None, :])
 
 
 @triton.jit
