@@ -22,7 +22,7 @@ from fate.models.layers.s5 import complex_multiply, step
 from fate.models.necks import latent_memory
 
 #: What follows a product.
-Activation = Literal["none", "silu", "gelu", "relu"]
+Activation = Literal["none", "silu", "hardswish", "gelu", "relu"]
 
 
 class Norm(NamedTuple):
@@ -43,6 +43,16 @@ class BlockWeights(NamedTuple):
     expand_bias: Tensor  #: [hidden]
     contract: Tensor  #: [C, hidden]
     contract_bias: Tensor  #: [C]
+
+
+class SeparableWeights(NamedTuple):
+    """A depthwise and a 1×1 convolution behind a norm."""
+
+    norm: Norm
+    filter: Tensor  #: [side, side, C], an odd side
+    filter_bias: Tensor  #: [C] float32, like all biases
+    mix: Tensor  #: [C, C]
+    mix_bias: Tensor  #: [C]
 
 
 class S5Weights(NamedTuple):
@@ -176,6 +186,18 @@ def after_attention(attended: Tensor, rows: Tensor, weights: BlockWeights) -> Te
     return linear(inside, weights.contract, weights.contract_bias, residual=rows)
 
 
+def separable_block(maps: Tensor, weights: SeparableWeights) -> Tensor:
+    """u + hardswish(mix · (filter * u + its bias) + bias) for u = norm(maps), as ``layers.conv.SeparableBlock``.
+
+    Maps and result are [N, H, W, C].
+    """
+    normed = _normalised(maps, weights.norm).to(weights.mix.dtype)
+    size, rows = (maps.shape[1], maps.shape[2]), normed.flatten(1, 2)
+    filtered = depthwise(rows, [size], weights.filter[None], weights.filter_bias[None], activation="none")
+    rows, filtered = rows.flatten(0, 1), filtered.flatten(0, 1)
+    return linear(filtered, weights.mix, weights.mix_bias, activation="hardswish", residual=rows).view(maps.shape)
+
+
 def s5_block(
     rows: Tensor, weights: S5Weights, transition: Tensor, gain: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -253,6 +275,27 @@ def conv(
         results.append(_activated(result, activation).flatten(2).transpose(1, 2))
     result = torch.cat(results, 1)
     return (result if residual is None else result + residual).to(weight.dtype).contiguous()
+
+
+def depthwise(
+    maps: Tensor,
+    sizes: Sequence[tuple[int, int]],
+    weight: Tensor,
+    bias: Tensor,
+    stride: int = 1,
+    activation: Activation = "silu",
+) -> Tensor:
+    """As ``conv``, of each channel by itself: ``weight`` is [sizes, side, side, C], an odd side."""
+    side = weight.shape[1]
+    levels = torch.split(maps, [height * width for height, width in sizes], 1)
+    results = []
+    for level, (height, width), own, own_bias in zip(levels, sizes, weight, bias, strict=True):
+        images = level.view(len(maps), height, width, -1).permute(0, 3, 1, 2)
+        kernel = own.permute(2, 0, 1)[:, None]
+        result = functional.conv2d(images, kernel, None, stride, side // 2, groups=len(kernel))
+        result = result.to(torch.promote_types(result.dtype, torch.float32)) + own_bias.view(-1, 1, 1)
+        results.append(_activated(result, activation).flatten(2).transpose(1, 2))
+    return torch.cat(results, 1).to(weight.dtype).contiguous()
 
 
 def conv_relu(
@@ -414,4 +457,6 @@ def _activated(values: Tensor, activation: Activation) -> Tensor:
         return values
     if activation == "relu":
         return functional.relu(values)
+    if activation == "hardswish":
+        return functional.hardswish(values)
     return functional.silu(values) if activation == "silu" else functional.gelu(values)
