@@ -221,7 +221,7 @@ def _depthwise(
     own = weight + level * (SIDE * SIDE) * channels + channel
     result = tl.zeros((TALL, WIDE), tl.float32)
     result += tl.load(bias + level * channels + channel, mask=used, other=0.0)[None, :]
-    for tap in range(0, SIDE * SIDE):
+    for tap in tl.static_range(SIDE * SIDE):  # all pixels are loaded ahead
         from_y = y * STRIDE + tap // SIDE - SIDE // 2
         from_x = x * STRIDE + tap % SIDE - SIDE // 2
         there = exists & (from_y >= 0) & (from_y < height) & (from_x >= 0) & (from_x < width)
@@ -246,14 +246,16 @@ def _separable_block(
     x, y = row % width, row // width % height
     result = tl.zeros((TALL, DEEP), tl.float32)
     result += tl.load(bias + channel, mask=used, other=0.0)[None, :]
-    for tap in range(0, SIDE * SIDE):
-        down, across = tap // SIDE - SIDE // 2, tap % SIDE - SIDE // 2
-        there = exists & (y + down >= 0) & (y + down < height) & (x + across >= 0) & (x + across < width)
-        offset = (row + down * width + across)[:, None] * channels + channel[None, :]
-        near = tl.load(maps + offset, mask=there[:, None] & used[None, :], other=0.0).to(tl.float32)
-        near = normalised(near, norm_weight, norm_bias, channel, channels, eps).to(kind).to(tl.float32)
-        near = tl.where(there[:, None], near, 0.0)
-        result += near * tl.load(weight + tap * channels + channel, mask=used, other=0.0).to(tl.float32)[None, :]
+    for down in range(0, SIDE):
+        for across in tl.static_range(SIDE):  # the pixels of a row are loaded ahead
+            from_y, from_x = y + down - SIDE // 2, x + across - SIDE // 2
+            there = exists & (from_y >= 0) & (from_y < height) & (from_x >= 0) & (from_x < width)
+            pixel = row + (down - SIDE // 2) * width + across - SIDE // 2
+            offset = pixel[:, None] * channels + channel[None, :]
+            near = tl.load(maps + offset, mask=there[:, None] & used[None, :], other=0.0).to(tl.float32)
+            near = normalised(near, norm_weight, norm_bias, channel, channels, eps).to(kind).to(tl.float32)
+            w = tl.load(weight + (down * SIDE + across) * channels + channel, mask=used, other=0.0).to(tl.float32)
+            result += tl.where(there[:, None], near, 0.0) * w[None, :]
     result = tl.dot(result.to(kind), transposed(mix, channel, channel, channels, channels, channels))
     result = activated(result + tl.load(mix_bias + channel, mask=used, other=0.0)[None, :], "hardswish")
     offset = row[:, None] * channels + channel[None, :]
