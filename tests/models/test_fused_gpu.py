@@ -27,6 +27,7 @@ from fate.models.fused.reference import (
     S5Weights,
     SeparableWeights,
 )
+from fate.models.layers.image_history import ImageHistory
 from fate.models.zoo import build_model
 from tests.gpu import DEVICE, HAS_GPU, INTERPRETED, needs_triton
 from tests.models.small_detectors import (
@@ -237,6 +238,30 @@ def test_a_convolution(
     wider = maps(2, pixels, groups * inputs + 8)
     kernel = weight(len(sizes), groups, 20, side, side, inputs)
     check("conv", dtype, wider[:, :, : groups * inputs], sizes, kernel, kept(len(sizes), groups * 20), stride)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize(("channels", "size"), [(5, (6, 7)), (32, (8, 10))])
+@torch.inference_mode()
+def test_images_are_completed(channels: int, size: tuple[int, int], each: bool, last: bool) -> None:
+    history = ImageHistory(channels).to(DEVICE)
+    history.compiled = False
+    for weight in history.parameters():
+        weight.add_(torch.randn_like(weight), alpha=0.3)
+    scale: float | Tensor = torch.tensor([0.1, 0.4], device=DEVICE) if each else 0.1
+    own = other = None
+    for lengths in ([0.1, 1.0], [0.05, 0.4], [0.1, 2.0]):
+        images = torch.randn(2, channels + 1, *size) * (torch.rand(2, 1, *size) < 0.5)
+        images[:, -1] = torch.tensor(lengths).log()[:, None, None]
+        images = images.to(DEVICE, memory_format=torch.channels_last if last else torch.contiguous_format)
+        expected, other = history(images, other, 1, scale)
+        own = states.mapped(torch.zeros_like, other) if own is None else own
+        places = [part.data_ptr() for part in states.tensors(own)]
+        completed, own = kernels.complete_images(history, images, own, scale)
+        assert [part.data_ptr() for part in states.tensors(own)] == places
+        for found, wanted in zip((completed, *own), (expected, *other), strict=True):
+            assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 @dtypes

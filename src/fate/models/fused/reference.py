@@ -18,6 +18,7 @@ from fate.models.boxes import xyxy_from_cxcywh
 from fate.models.heads.yolox import cells_of, decode_boxes
 from fate.models.layers.attention import from_groups, to_groups
 from fate.models.layers.deformable import sampled
+from fate.models.layers.image_history import History, ImageHistory
 from fate.models.layers.s5 import complex_multiply, step
 from fate.models.necks import latent_memory
 
@@ -82,6 +83,17 @@ class BoxWeights(NamedTuple):
     weight: Tensor  #: [4, C]
     bias: Tensor  #: [4] float32
     farthest: float  #: coordinates, which are logits, are limited to this absolute value before they are changed
+
+
+def complete_images(
+    history: ImageHistory, images: Tensor, state: History, scale: float | Tensor
+) -> tuple[Tensor, History]:
+    """One step of a history that does not keep the length: images [N, C + 1, H, W] to [N, C, H, W], and the state.
+
+    ``scale`` is the time between windows over 50 ms, a number or [N] float32. A kernel overwrites the state.
+    """
+    found: tuple[Tensor, History] = history(images, state, 1, scale)
+    return found
 
 
 def linear(
