@@ -213,6 +213,13 @@ def test_histograms_are_seen_as_the_events_they_were_made_of(dataset: Dataset, h
     assert result.rates[0].scores.counts.frames == 8
 
 
+def test_histograms_have_no_streaming_step(histograms: Dataset) -> None:
+    torch.manual_seed(0)
+    model = build_model("rvt-s", ("car", "pedestrian"), SENSOR, dims=(8, 16, 32, 64)).eval()
+    with pytest.raises(FateError, match="a precision was given with a dataset of histograms"):
+        predict(model, histograms.recordings, 20, precision="float32")
+
+
 def test_histograms_go_with_rvt_s_encoder_and_their_own_rate_alone(histograms: Dataset, detector: Detector) -> None:
     with pytest.raises(FateError, match="holds RVT's histograms, and the detector sees events through PillarEncoder"):
         evaluate(detector, histograms, (20,))
