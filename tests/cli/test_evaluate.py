@@ -66,6 +66,7 @@ def test_a_precision_evaluates_the_streaming_step(dataset: Path, tmp_path: Path)
     words = ["evaluate", str(weights), str(dataset), "--hz", "20", "--kind", "own", "--device", "cpu"]
     code, said = run(*words, "--precision", "float32", "--predictions", str(tmp_path / "step"))
     assert code == 0, said
+    assert "detected by the streaming step, window by window, in float32" in said
     assert run(*words, "--predictions", str(tmp_path / "clips"))[0] == 0
     step, clips = (read_predictions(next((tmp_path / name).iterdir())) for name in ("step", "clips"))
     assert {name: len(labels) for name, labels in step.items()} == {name: len(labels) for name, labels in clips.items()}

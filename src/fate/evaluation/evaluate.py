@@ -256,6 +256,8 @@ def evaluate(
     notes: list[str] = []
     if max_overlap is not None:
         notes.append(f"of two boxes of a class whose IoU is above {max_overlap:g}, the weaker is dropped")
+    if running.get("precision") is not None:
+        notes.append(f"detected by the streaming step, window by window, in {running['precision']}")
     found: list[AtRate] = []
     made: Iterator[Run] = iter(runs or ())
     if detector is not None and runs is None:
