@@ -1,8 +1,10 @@
 """What a window costs on a GPU: time from events to boxes, kernels by time, and the difference from float32.
 
     python scripts/gpu_step_report.py fate-s rvt-b --precisions tf32,float16 --blocks
+    python scripts/gpu_step_report.py fate-s-tiny --options '{image_history: true}' --window-ms 5 --events 4000
 
-Each detector has fresh weights, and each window random events of a 304 × 240 sensor. For every precision it prints:
+Each detector has the given options and fresh weights, and each window random events of a 304 × 240 sensor. For every
+precision it prints:
 
 - p50 and p99 of a window in ms, from events on the GPU to boxes on the CPU, and the medians of the stages;
 - the number of kernels and copies of a window, their total time, and those that take most of it (torch's profiler);
@@ -18,10 +20,12 @@ from __future__ import annotations
 import argparse
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from torch import nn
 
 from fate.encoding.batch import EventBatch
@@ -32,7 +36,7 @@ from fate.models.detector import Detector
 from fate.models.nms import Detections
 from fate.models.zoo import build_model
 
-SENSOR, WINDOW_US = (240, 304), 50_000
+SENSOR = (240, 304)
 #: Rows, inputs and outputs of the products of fate-s, by stride, and of fate-e: its decoder, then its maps.
 PRODUCTS = [
     (320, 256, 256), (320, 1024, 256), (80, 512, 512), (80, 2048, 512), (1280, 256, 128), (320, 512, 256),
@@ -52,15 +56,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("detectors", nargs="*", default=["fate-s", "rvt-b"])
     parser.add_argument("--precisions", default="tf32,float16")
-    parser.add_argument("--events", type=int, default=36_000)
+    parser.add_argument("--options", type=yaml.safe_load, default={}, help="options of the detectors, as YAML")
+    parser.add_argument("--events", type=int, default=36_000, help="in a window")
+    parser.add_argument("--window-ms", type=float, default=50.0)
     parser.add_argument("--windows", type=int, default=100)
     parser.add_argument("--top", type=int, default=40, help="kernels to print")
     parser.add_argument("--blocks", action="store_true", help="measure sizes of blocks and cuDNN too")
     options = parser.parse_args()
     print(torch.cuda.get_device_name(), "torch", torch.__version__, flush=True)
-    batches = [random_batch(options.events, seed) for seed in range(8)]
+    window_us = round(1000 * options.window_ms)
+    batches = [random_batch(options.events, window_us, seed) for seed in range(8)]
     for name in options.detectors:
-        detector = fresh(name)
+        detector = fresh(name, options.options)
         expected = plain(detector, batches[:4])
         for precision in options.precisions.split(","):
             print(f"\n## {name}, {precision}", flush=True)
@@ -74,10 +81,10 @@ def main() -> None:
         print_blocks()
 
 
-def fresh(name: str) -> Detector:
+def fresh(name: str, options: Mapping[str, Any]) -> Detector:
     """A detector with random weights, in which all layers have an effect, also those that begin with (nearly) zeros."""
     torch.manual_seed(0)
-    detector = build_model(name, ("car", "pedestrian"), SENSOR).eval().to("cuda")
+    detector = build_model(name, ("car", "pedestrian"), SENSOR, **options).eval().to("cuda")
     with torch.no_grad():
         for key, parameter in detector.named_parameters():
             if key.endswith(("attention_scale", "mlp_scale")):
@@ -87,16 +94,16 @@ def fresh(name: str) -> Detector:
     return detector
 
 
-def random_batch(count: int, seed: int) -> EventBatch:
+def random_batch(count: int, window_us: int, seed: int) -> EventBatch:
     """A window with events at random places and times, on the GPU."""
     draw = np.random.default_rng(seed)
     columns = (
-        np.sort(draw.integers(0, WINDOW_US, count)),
+        np.sort(draw.integers(0, window_us, count)),
         draw.integers(0, SENSOR[1], count),
         draw.integers(0, SENSOR[0], count),
         draw.integers(0, 2, count),
     )
-    return EventBatch.from_windows([(Window(0, WINDOW_US), Events(*columns, sensor=SENSOR))]).to("cuda")
+    return EventBatch.from_windows([(Window(0, window_us), Events(*columns, sensor=SENSOR))]).to("cuda")
 
 
 @torch.inference_mode()

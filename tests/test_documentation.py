@@ -36,6 +36,7 @@ TRITON = (
     ".maps_gpu",
     ".decoder_gpu",
     ".cells_gpu",
+    ".history_gpu",
     ".nms_gpu",
     ".fused.kernels",
 )

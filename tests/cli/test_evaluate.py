@@ -60,6 +60,21 @@ def test_recorded_accuracy_decides_the_windows_of_detect(dataset: Path, tmp_path
     assert ".safetensors" in said
 
 
+def test_a_precision_evaluates_the_streaming_step(dataset: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "w.safetensors"
+    save_model(small_detector("s5", sensor=(24, 32)), weights)
+    words = ["evaluate", str(weights), str(dataset), "--hz", "20", "--kind", "own", "--device", "cpu"]
+    code, said = run(*words, "--precision", "float32", "--predictions", str(tmp_path / "step"))
+    assert code == 0, said
+    assert "detected by the streaming step, window by window, in float32" in said
+    assert run(*words, "--predictions", str(tmp_path / "clips"))[0] == 0
+    step, clips = (read_predictions(next((tmp_path / name).iterdir())) for name in ("step", "clips"))
+    assert {name: len(labels) for name, labels in step.items()} == {name: len(labels) for name, labels in clips.items()}
+    code, said = run(*words, "--precision", "float16")
+    assert code == 1
+    assert "expected one of float32" in said
+
+
 def test_suppression_is_off_for_detr_heads_unless_it_is_asked_for(dataset: Path, tmp_path: Path) -> None:
     save_model(small_detector("evrt", sensor=(24, 32)), tmp_path / "detr.safetensors")
     found, notes = {}, {}

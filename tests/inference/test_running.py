@@ -66,6 +66,22 @@ def close(first: Labels, second: Labels) -> bool:
     return same and np.allclose(np.sort(first.score), np.sort(second.score), atol=1e-4)
 
 
+@pytest.mark.parametrize("streams", [None, 1, 2])
+def test_the_streaming_step_finds_the_same(dataset: Dataset, detector: Detector, streams: int | None) -> None:
+    usual = predict(detector, dataset.recordings, 40, window_us=50_000)
+    run = predict(detector, dataset.recordings, 40, window_us=50_000, precision="float32", streams=streams)
+    assert run.windows == usual.windows
+    assert run.score == usual.score
+    assert run.seconds["model"] > 0
+    assert all(close(run.predictions[name], labels) for name, labels in usual.predictions.items())
+    assert sum(map(len, run.predictions.values())) > 0
+
+
+def test_a_precision_that_the_device_lacks_is_refused(dataset: Dataset, detector: Detector) -> None:
+    with pytest.raises(FateError, match="precision='float16' was given for cpu; expected one of float32"):
+        predict(detector, dataset.recordings, 40, precision="float16")
+
+
 def test_every_window_of_every_recording_is_predicted_at_its_end(dataset: Dataset, detector: Detector) -> None:
     run = predict(detector, dataset.recordings, 40, streams=2)
     for recording, length in zip(dataset.recordings, LENGTHS_US, strict=True):
@@ -195,6 +211,13 @@ def test_histograms_are_seen_as_the_events_they_were_made_of(dataset: Dataset, h
     rules = named_protocol("custom", SENSOR, skip_us=0)
     result = evaluate(model, histograms, (20,), protocol=rules)
     assert result.rates[0].scores.counts.frames == 8
+
+
+def test_histograms_have_no_streaming_step(histograms: Dataset) -> None:
+    torch.manual_seed(0)
+    model = build_model("rvt-s", ("car", "pedestrian"), SENSOR, dims=(8, 16, 32, 64)).eval()
+    with pytest.raises(FateError, match="a precision was given with a dataset of histograms"):
+        predict(model, histograms.recordings, 20, precision="float32")
 
 
 def test_histograms_go_with_rvt_s_encoder_and_their_own_rate_alone(histograms: Dataset, detector: Detector) -> None:

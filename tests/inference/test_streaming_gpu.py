@@ -13,17 +13,21 @@ from fate.events.events import Events
 from fate.events.window import Window
 from fate.inference.streaming_step import MIN_CAPACITY, GraphStep, Precision, compile_for_streaming
 from fate.models.detector import Detector
+from fate.models.zoo import build_model
 from tests.inference.test_streaming import ALL, plain, stream, window_of, worst
-from tests.models.small_detectors import FAMILIES, batch_of, small_detector
+from tests.models.small_detectors import CLASSES, FAMILIES, SENSOR, batch_of, small_detector, stirred
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU on this machine")
+KINDS = ("plain", "convolution", "global", "attention")
 families = pytest.mark.parametrize("family", FAMILIES)
 
 
 @pytest.fixture(scope="module")
 def on_gpu() -> dict[str, Detector]:
-    """One of each family; nobody changes them."""
-    return {family: small_detector(family).to("cuda") for family in FAMILIES}
+    """One of each family, and one with other stages and a history of images; nobody changes them."""
+    found = {family: small_detector(family) for family in FAMILIES}
+    found["small"] = small_detector("s5", kinds=KINDS, depthwise=True, mlp_ratio=0, image_history=True)
+    return {name: detector.to("cuda") for name, detector in found.items()}
 
 
 @pytest.fixture
@@ -64,14 +68,29 @@ def test_a_graph_finds_what_the_detector_finds(
     assert all(len(window.boxes) > 0 for windows in found for window in windows)
 
 
+@pytest.mark.parametrize("precision", ["float32", "float16"])
 @pytest.mark.parametrize("family", ["s5", "evrt"])
-def test_a_graph_remembers_images(exact_products: None, family: str) -> None:
+def test_a_graph_remembers_images(exact_products: None, family: str, precision: Precision) -> None:
     detector, batches = small_detector(family, image_history=True).to("cuda"), stream(5, 2)
-    step = compile_for_streaming(detector, "cuda", streams=2, precision="float32", **ALL)
+    step = compile_for_streaming(detector, "cuda", streams=2, precision=precision, **ALL)
     found, expected = [step(batch) for batch in batches], plain(detector, batches)
-    assert worst(found, expected, pixels=0.05, score=1e-4) <= 0.02
+    pixels, score, share = TOLERANCES[precision]
+    assert worst(found, expected, pixels, score) <= max(share, 0.02)
     without = plain(small_detector(family).to("cuda"), batches)
     assert worst(expected[1:], without[1:], pixels=0.05, score=1e-4) > 0.1
+
+
+@pytest.mark.parametrize("name", ["fate-s-tiny", "fate-s-nano", "fate-e-tiny"])
+@pytest.mark.parametrize("options", [{}, {"image_history": True}])
+def test_bundled_detectors_find_nearly_the_same_in_float16(
+    exact_products: None, name: str, options: dict[str, bool]
+) -> None:
+    torch.manual_seed(0)
+    detector = stirred(build_model(name, CLASSES, SENSOR, **options)).eval().to("cuda")
+    batches = stream(5, 2)
+    step = compile_for_streaming(detector, "cuda", streams=2, precision="float16", **ALL)
+    found, expected = [step(batch) for batch in batches], plain(detector, batches)
+    assert worst(found, expected, *TOLERANCES["float16"][:2]) <= TOLERANCES["float16"][2]
 
 
 @pytest.mark.parametrize("family", ["s5", "evrt"])
@@ -110,7 +129,8 @@ def test_windows_of_many_sizes_follow_each_other(
 
 
 @pytest.mark.parametrize(
-    ("family", "precision"), [*((family, "float32") for family in FAMILIES), ("s5", "float16"), ("lstm", "float16")]
+    ("family", "precision"),
+    [*((family, "float32") for family in FAMILIES), *((family, "float16") for family in ("s5", "lstm", "small"))],
 )
 def test_a_graph_is_reset_as_a_step_is(on_gpu: dict[str, Detector], family: str, precision: Precision) -> None:
     batches = stream(2, streams=2)
@@ -128,7 +148,9 @@ def test_a_graph_is_reset_as_a_step_is(on_gpu: dict[str, Detector], family: str,
     assert worst([[fresh]], [[first[1][0]]], pixels=1e-3, score=1e-5) > 0.1
 
 
-@pytest.mark.parametrize(("family", "precision"), [("s5", "float32"), ("s5", "float16"), ("lstm", "float16")])
+@pytest.mark.parametrize(
+    ("family", "precision"), [("s5", "float32"), ("s5", "float16"), ("lstm", "float16"), ("small", "float16")]
+)
 def test_graphs_recorded_beforehand_do_not_disturb_the_memory(
     on_gpu: dict[str, Detector], family: str, precision: Precision
 ) -> None:

@@ -18,14 +18,18 @@ from fate.models.detector import Detector
 from fate.models.fused import reference
 from fate.models.zoo import build_model
 from tests.models.small_detectors import (
+    CLASSES,
     FAMILIES,
+    SENSOR,
     batch_of,
     difference,
     difference_of_sets,
     parts_of,
+    rows,
     small_detector,
     some_windows,
     state_difference,
+    stirred,
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -97,11 +101,42 @@ def test_outputs_and_states_are_those_of_the_detector(family: str, streams: int,
         ("pillars", {"longest_memory_s": 0.1}),
         ("pillars", {"kinds": ["attention", "global", "global", "attention"]}),
         ("pillars", {"mlp_ratio": 2, "head_width": 24}),
+        ("pillars", {"mlp_ratio": 0}),
+        ("pillars", {"mlp_ratio": 0, "dims": WIDE}),
+        ("pillars", {"kinds": ["convolution", "attention", "convolution", "attention"]}),
+        ("pillars", {"kinds": ["plain", "plain", "global", "plain"]}),
+        ("histogram", {"kinds": ["plain", "convolution", "global", "global"], "mlp_ratio": 0}),
+        ("pillars", {"depthwise": True}),
+        ("pillars", {"depthwise": True, "full_head": True}),
+        ("pillars", {"image_history": True}),
     ],
 )
 def test_options_of_the_detector_keep_their_effect(encoder: str, more: dict[str, Any]) -> None:
     detector = small_detector("s5", encoder, **more)
     assert max(_differences(detector, _fused(detector))) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["fate-s-tiny", "fate-s-nano", "fate-e-tiny"])
+@pytest.mark.parametrize("more", [{}, {"image_history": True}])
+@pytest.mark.parametrize("streams", [1, 2])
+def test_outputs_and_states_of_bundled_detectors_are_those_of_the_detector(
+    name: str, more: dict[str, Any], streams: int
+) -> None:
+    torch.manual_seed(0)
+    detector = stirred(build_model(name, CLASSES, SENSOR, **more)).eval()
+    assert max(_differences(detector, _fused(detector), streams=streams)) < 1e-3
+
+
+@torch.inference_mode()
+def test_a_stream_that_is_reset_begins_again() -> None:
+    other = _fused(small_detector("s5", image_history=True, depthwise=True))
+    first, second = batch_of(some_windows(2)), batch_of(some_windows(2, seed=1))
+    fresh, _ = other(second)
+    _, state = other(first)
+    state = other.reset(state, torch.tensor([True, False]))
+    outputs, _ = other(second, state)
+    assert difference(rows(outputs, [0]), rows(fresh, [0])) < 1e-5
+    assert difference(rows(outputs, [1]), rows(fresh, [1])) > 1e-3
 
 
 @pytest.mark.parametrize("family", ["s5", "evrt"])
@@ -166,11 +201,9 @@ def test_weights_of_the_detector_are_not_shared(family: str) -> None:
         ("fate-e", {"hidden": 1024}, "its queries have 1024 channels"),
         ("fate-e", {"stem": "upsample", "encoder_options": {"pillar": 8}}, "its stem repeats cells"),
         ("get-b", {}, "its backbone is not that of RVT, S5-ViT or EvRT-DETR"),
-        ("fate-s-nano", {}, "a stage has no attention"),
         ("fate-s", {"length_affine": True}, "its norms depend on the length of the window"),
-        ("fate-s", {"mlp_ratio": 0}, "its attention has no MLP"),
         ("fate-s", {"dims": (64, 128, 256, 1024)}, "a stage has more than 512 channels"),
-        ("fate-s", {"depthwise": True}, "its neck is not a PAFPN with CSP layers"),
+        ("fate-s", {"kinds": ["attention", "attention", "convolution", "plain"]}, "convolutions has more than 128"),
         ("fate-s", {"stem": "upsample", "encoder_options": {"pillar": 8}}, "its stem repeats cells"),
     ],
 )
@@ -188,10 +221,11 @@ def test_other_detectors_are_refused(name: str, more: dict[str, Any], said: str)
     "name",
     [
         *("fate-s", "rvt-b", "rvt-s", "s5-vit-b", "s5-vit-s"),
+        *("fate-s-tiny", "fate-s-nano", "s5-vit-tiny", "s5-vit-nano"),
         *("fate-e", "fate-e-tiny", "evrt-detr-b", "evrt-detr-s", "evrt-detr-tiny"),
     ],
 )
-def test_detectors_of_the_papers_can_be_fused(name: str) -> None:
+def test_all_other_detectors_can_be_fused(name: str) -> None:
     with torch.device("meta"):
         assert why_not_fused(build_model(name, ("car",), (240, 304))) is None
 

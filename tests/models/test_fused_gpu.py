@@ -19,15 +19,27 @@ from fate.inference.fusing import fused
 from fate.inference.fusing_network import fuse_network_
 from fate.models import state as states
 from fate.models.fused import kernels, reference
-from fate.models.fused.reference import BlockWeights, BoxWeights, Norm, PositionWeights, S5Weights
+from fate.models.fused.reference import (
+    BlockWeights,
+    BoxWeights,
+    Norm,
+    PositionWeights,
+    S5Weights,
+    SeparableWeights,
+)
+from fate.models.layers.image_history import ImageHistory
+from fate.models.zoo import build_model
 from tests.gpu import DEVICE, HAS_GPU, INTERPRETED, needs_triton
 from tests.models.small_detectors import (
+    CLASSES,
+    SENSOR,
     batch_of,
     difference,
     difference_of_sets,
     small_detector,
     some_windows,
     state_difference,
+    stirred,
 )
 
 pytestmark = needs_triton
@@ -106,7 +118,7 @@ def check(name: str, dtype: torch.dtype, *args: Any, **options: Any) -> None:
 
 @dtypes
 @pytest.mark.parametrize(("count", "inputs", "outputs"), [(37, 24, 40), (130, 64, 33), (5, 16, 16), (80, 300, 64)])
-@pytest.mark.parametrize("activation", ["none", "silu", "gelu"])
+@pytest.mark.parametrize("activation", ["none", "silu", "hardswish", "gelu"])
 def test_a_product(dtype: torch.dtype, count: int, inputs: int, outputs: int, activation: str) -> None:
     rows, bias = maps(count, inputs), kept(outputs)
     check("linear", dtype, rows, weight(outputs, inputs), bias, activation=activation, residual=maps(count, outputs))
@@ -226,6 +238,54 @@ def test_a_convolution(
     wider = maps(2, pixels, groups * inputs + 8)
     kernel = weight(len(sizes), groups, 20, side, side, inputs)
     check("conv", dtype, wider[:, :, : groups * inputs], sizes, kernel, kept(len(sizes), groups * 20), stride)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize(("channels", "size"), [(5, (6, 7)), (32, (8, 10))])
+@torch.inference_mode()
+def test_images_are_completed(channels: int, size: tuple[int, int], each: bool, last: bool) -> None:
+    history = ImageHistory(channels).to(DEVICE)
+    history.compiled = False
+    for weight in history.parameters():
+        weight.add_(torch.randn_like(weight), alpha=0.3)
+    scale: float | Tensor = torch.tensor([0.1, 0.4], device=DEVICE) if each else 0.1
+    own = other = None
+    for lengths in ([0.1, 1.0], [0.05, 0.4], [0.1, 2.0]):
+        images = torch.randn(2, channels + 1, *size) * (torch.rand(2, 1, *size) < 0.5)
+        images[:, -1] = torch.tensor(lengths).log()[:, None, None]
+        images = images.to(DEVICE, memory_format=torch.channels_last if last else torch.contiguous_format)
+        expected, other = history(images, other, 1, scale)
+        own = states.mapped(torch.zeros_like, other) if own is None else own
+        places = [part.data_ptr() for part in states.tensors(own)]
+        completed, own = kernels.complete_images(history, images, own, scale)
+        assert [part.data_ptr() for part in states.tensors(own)] == places
+        for found, wanted in zip((completed, *own), (expected, *other), strict=True):
+            assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@dtypes
+@pytest.mark.parametrize(
+    ("sizes", "stride", "side"),
+    [([(6, 7)], 1, 3), ([(6, 7)], 2, 3), ([(1, 1)], 1, 5), ([(8, 10), (4, 5), (2, 3)], 1, 5), ([(8, 10)], 2, 5)],
+)
+@pytest.mark.parametrize("channels", [24, 160])
+def test_a_depthwise_convolution(
+    dtype: torch.dtype, sizes: list[tuple[int, int]], stride: int, side: int, channels: int
+) -> None:
+    wider = maps(2, sum(height * width for height, width in sizes), channels + 8)
+    kernel = weight(channels, side, side).permute(1, 2, 0).contiguous().expand(len(sizes), -1, -1, -1).contiguous()
+    args = (wider[:, :, :channels], sizes, kernel, kept(len(sizes), channels), stride)
+    check("depthwise", dtype, *args, activation="hardswish")
+
+
+@dtypes
+@pytest.mark.parametrize(("size", "channels"), [((5, 7), 24), ((8, 10), 32), ((2, 3), 128)])
+@pytest.mark.parametrize("side", [3, 5])
+def test_a_separable_block(dtype: torch.dtype, size: tuple[int, int], channels: int, side: int) -> None:
+    kernel = weight(channels, side, side).permute(1, 2, 0).contiguous()
+    weights = SeparableWeights(norm(channels), kernel, kept(channels), weight(channels, channels), kept(channels))
+    check("separable_block", dtype, maps(2, *size, channels), weights)
 
 
 @dtypes
@@ -362,6 +422,25 @@ def test_a_whole_detector_of_evrt_detr(dtype: torch.dtype, more: dict[str, Any])
         others, other_state = other(batch, other_state)
         limit = 2e-4 if dtype == torch.float32 else 0.1
         assert difference_of_sets(others, outputs) < limit
+        assert state_difference(other_state, state) < limit
+
+
+@dtypes
+@pytest.mark.parametrize("name", ["fate-s-tiny", "fate-s-nano"])
+@pytest.mark.parametrize("more", [{}, {"image_history": True}])
+@takes_minutes
+@torch.inference_mode()
+def test_a_whole_bundled_detector(dtype: torch.dtype, name: str, more: dict[str, Any]) -> None:
+    detector = stirred(build_model(name, CLASSES, SENSOR, **more)).eval().to(DEVICE)
+    other = fused(detector)
+    fuse_network_(other, kernels, dtype)
+    state = other_state = None
+    for first in (0, 2):
+        batch = batch_of(some_windows(4)[first : first + 2]).to(DEVICE)
+        outputs, state = detector(batch, state)
+        others, other_state = other(batch, other_state)
+        limit = 2e-4 if dtype == torch.float32 else 0.05
+        assert difference(others, outputs) < limit
         assert state_difference(other_state, state) < limit
 
 

@@ -55,8 +55,7 @@ def bench_detect(
         hz: rates in Hz; a window lasts 1 / hz.
         ways: some of ``WAYS``; "compiled" needs a GPU, other runtimes a CPU. All but "eager" take turns, window by
             window, so that their ratio does not depend on what else the machine does.
-        precision: of the streaming step: "float32", "tf32", "bfloat16" or "float16" (RVT and S5-ViT only); None for the
-            device's default.
+        precision: of the streaming step: "float32", "tf32", "bfloat16" or "float16"; None for the device's default.
         progress: called with a line about the next measurement.
     """
     check_request(models, device, ways, precision)

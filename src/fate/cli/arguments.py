@@ -175,6 +175,7 @@ Devices = Annotated[Any, Option(parser=parse_devices, autocompletion=lambda: ["a
 Slurm = Annotated[list[str] | None, Option()]
 Score = Annotated[Any, Option(parser=choice("product", "class"))]
 Backend = Annotated[Any, Option(parser=choice("torch", "onnxruntime", "openvino", "openvino-bf16", "auto"))]
+Precision = Annotated[Any, Option(parser=choice("float32", "tf32", "bfloat16", "float16"))]
 Workers = Annotated[int, Option(min=0)]
 Filters = Annotated[list[str] | None, Option()]
 Biases = Annotated[list[str] | None, Option()]

@@ -51,6 +51,7 @@ def detect(
     start: args.Time = None,
     end: args.Time = None,
     device: Device = "auto",
+    precision: args.Precision = None,
     backend: args.Backend = "torch",
     **reading: Unpack[args.Reading],
 ) -> None:
@@ -92,7 +93,7 @@ def detect(
     if not live and len(files) == 1:  # of several files, the others are still detected
         args.check_inputs(*files)
     find_weights(model)
-    load = cache(partial(load_and_note, model, device, backend))
+    load = cache(partial(load_and_note, model, device, backend, precision))
     asked = {"hz": hz, "window_us": window, "threshold": threshold, "track": track, "max_overlap": max_overlap,
              "filters": filters or (), "rotate_bytes": rotate, "clip_windows": clip_windows}  # fmt: skip
     if keep_stale:
@@ -137,11 +138,11 @@ def check_live_source(name: str, given: Mapping[str, Any], reconnect: bool = Fal
         load_drivers()  # its package may be missing
 
 
-def load_and_note(model: str, device: str, backend: Any = "torch") -> Any:
+def load_and_note(model: str, device: str, backend: Any = "torch", precision: Any = None) -> Any:
     """Load the detector; say what bundled weights were trained on, since they are the first thing that a user tries."""
     from fate.inference.loading import bundled_weights, find_weights, load_detector
 
-    detector = load_detector(model, pick_device(device), backend=backend, say=note)
+    detector = load_detector(model, pick_device(device), precision, backend, note)
     logging.getLogger("fate.cli").info("weights of %s: %s", model, find_weights(model))
     if model in bundled_weights():
         note(

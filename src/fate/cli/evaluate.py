@@ -28,6 +28,7 @@ def evaluate(
     score: args.Score = "product",
     max_overlap: float | None = Option(None, min=0, max=1),
     device: Device = "auto",
+    precision: args.Precision = None,
     backend: args.Backend = "torch",
     devices: args.Devices = None,
     slurm: args.Slurm = None,
@@ -80,6 +81,6 @@ def evaluate(
             what, opened, rates or None, protocol=protocol, label_tolerance_us=label_tolerance, window_us=window,
             images=images, shard=shard, predictions_to=predictions, progress=progress, device=chosen,
             streams=streams, workers=workers, score=score, max_overlap=max_overlap, record=record, calibrate=calibrate,
-            report=report, groups=groups, job_folder=near, backend=backend, say=note, **spread,
+            report=report, groups=groups, job_folder=near, precision=precision, backend=backend, say=note, **spread,
         )  # fmt: skip
     args.write_and_print(done.table(), json_file, lambda path: save_with_picture(done, path))

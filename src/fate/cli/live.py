@@ -33,6 +33,7 @@ def live(
     port: int = Option(8200, min=0, max=65535),
     no_browser: bool = False,
     device: Device = "auto",
+    precision: args.Precision = None,
     backend: args.Backend = "torch",
     **reading: Unpack[args.Reading],
 ) -> None:
@@ -67,7 +68,7 @@ def live(
         note(f"page: {page.url}")
         page.show("loading", model=model)
         is_shown = not no_browser and open_browser(page.url)
-        detector = load_and_note(model, device, backend)
+        detector = load_and_note(model, device, backend, precision)
         from fate.workflows.live_page.running import show_live
 
         if not is_file:

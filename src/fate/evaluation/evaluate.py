@@ -164,7 +164,8 @@ class Evaluation:
         cells += [or_dash(wrong.rest_per_minute, ".1f")] if dense else []
         spent: Mapping[str, float] = {} if run is None else run.ms_per_window()
         cells += [or_dash(spent.get(stage), ".2f") for stage in ("load", "encode", "model", "post")]
-        cells.append(or_dash(None if run is None else run.events_dropped / max(run.events, 1), ".1%"))
+        seen = 0 if run is None else run.events  # a streaming step counts none
+        cells.append(or_dash(run.events_dropped / seen if run is not None and seen else None, ".1%"))
         if dense:
             delays = rate.delays if rate.delays is not None and len(rate.delays) >= FEWEST_OBJECTS else None
             cells += [or_dash(None if delays is None else delays.quantile_ms(share), ".0f") for share in (0.5, 0.9)]
@@ -255,6 +256,8 @@ def evaluate(
     notes: list[str] = []
     if max_overlap is not None:
         notes.append(f"of two boxes of a class whose IoU is above {max_overlap:g}, the weaker is dropped")
+    if running.get("precision") is not None:
+        notes.append(f"detected by the streaming step, window by window, in {running['precision']}")
     found: list[AtRate] = []
     made: Iterator[Run] = iter(runs or ())
     if detector is not None and runs is None:

@@ -1,4 +1,4 @@
-"""Replaces backbone, neck, memory and head of a detector by those that take few kernels (``models/fused``).
+"""Replaces history, backbone, neck, memory and head of a detector by those that take few kernels (``models/fused``).
 
 RVT, S5-ViT and EvRT-DETR can be fused. With ``kernels`` and float16 it is the precision "float16" of a stream on a GPU.
 With ``reference`` and float32 it runs anywhere, and outputs are equal to those of the detector up to rounding.
@@ -15,9 +15,10 @@ from fate.errors import FateError
 from fate.models.backbones.maxvit import MaxViT
 from fate.models.backbones.presnet import PResNet
 from fate.models.detector import Detector, Frame
-from fate.models.fused import hybrid_encoder, latent_memory, maxvit, pafpn, presnet, rtdetr, yolox
+from fate.models.fused import history, hybrid_encoder, latent_memory, maxvit, pafpn, presnet, rtdetr, yolox
 from fate.models.heads.rtdetr import RtDetrHead
 from fate.models.heads.yolox import YOLOXHead
+from fate.models.layers.image_history import ImageHistory
 from fate.models.necks.hybrid_encoder import HybridEncoder
 from fate.models.necks.latent_memory import LatentMemory
 from fate.models.necks.pafpn import PAFPN
@@ -43,6 +44,8 @@ def fuse_network_(detector: Detector, operations: ModuleType, dtype: torch.dtype
     if reason is not None:
         name = detector.description.get("name", "this detector")
         raise FateError(f"precision='float16' was asked for with {name}, but {reason}; choose 'tf32' or 'bfloat16'")
+    if isinstance(detector.history, ImageHistory):
+        detector.history = history.FusedImageHistory(detector.history, operations)
     frame = detector.frame
     detector.frame = UnpaddedFrame(*frame)
     if isinstance(detector.backbone, PResNet):

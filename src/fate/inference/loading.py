@@ -89,8 +89,8 @@ def load_detector(
         name_or_path: a name whose weights come with the package, a ``.safetensors`` file, a file that ``fate export``
             wrote (.onnx, .xml), or a detector; what this function has returned is returned as it is.
         device: "cpu" or "cuda".
-        precision: of matrix products: "float32", or on a GPU "tf32", "bfloat16" or "float16" (RVT and S5-ViT
-            only); None for the device's default.
+        precision: of matrix products: "float32", or on a GPU "tf32", "bfloat16" or "float16" (not for GET,
+            nor with length_affine); None for the device's default.
         backend: what runs the part behind the encoder on a CPU: "torch", "onnxruntime", "openvino", "openvino-bf16",
             which rounds to bfloat16 (detectors with S5, and processors that compute with it), or "auto" for the
             fastest of the first three that is installed, measured once on this machine. A GPU always uses torch. The

@@ -1,7 +1,8 @@
 """Runs a detector over recordings, and collects its detections in tables.
 
 Several recordings run side by side as the rows of one batch, each with its own state from its start to its end.
-Evaluation (:func:`predict`) and ``densify.sweep`` use the same :class:`Runner` and :class:`DetectionCollector`.
+Evaluation (:func:`predict`) and ``densify.sweep`` use the same :class:`Runner` and :class:`DetectionCollector`. With a
+``precision``, evaluation uses a :class:`StepRunner` instead, which computes what a stream does on this device.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from fate.events.events import Sensor
 from fate.events.window import window_us as hop_of
 from fate.inference.backends.graph_detector import GraphDetector
 from fate.inference.fusing import fused
+from fate.inference.streaming_step import Precision, compile_for_streaming
 from fate.models import state as states
 from fate.models.detector import Detector
+from fate.models.heads.yolox import YOLOXHead
 from fate.models.nms import Detections, Score
 from fate.progress import Progress
 from fate.rates import CANONICAL_US
@@ -38,6 +41,8 @@ from fate.rates import CANONICAL_US
 MOST_WINDOWS = 320
 #: Recordings that run side by side.
 MOST_STREAMS = 64
+#: The same with a streaming step, whose graphs have room for busy windows of all of them.
+STEP_STREAMS = 16
 #: Limit of pixels · µs of the windows that are detected at once, for the memory that their events need.
 MOST_PIXEL_US = 500_000_000_000
 #: GPU memory of a window, in bytes for each pixel; the largest detectors need about 600.
@@ -123,6 +128,54 @@ class Runner:
         self._last = now
 
 
+class StepRunner:
+    """A :class:`Runner` whose batches have one window of each row, by the streaming step in one of its precisions.
+
+    The step does not separate its stages or count what the encoder leaves out, so all of its time is that of the model.
+    """
+
+    def __init__(
+        self,
+        detector: Detector,
+        device: str | torch.device,
+        hop_us: int,
+        run: Run,
+        streams: int,
+        precision: Precision,
+        **options: Any,
+    ) -> None:
+        """``streams`` are the rows of a batch, ``precision`` and ``options`` are of ``compile_for_streaming``."""
+        self.device, self._run = torch.device(device), run
+        self._step = compile_for_streaming(
+            detector, device, streams=streams, precision=precision, hop_us=hop_us, **options
+        )
+        run.score = options.get("score") if isinstance(detector.head, YOLOXHead) else None
+        self._last = time.perf_counter()
+
+    def __call__(self, batch: ClipBatch) -> list[tuple[int, int, Detections]]:
+        """See ``Runner``."""
+        self._add_time("load")
+        inputs = batch.inputs(self.device)
+        if not isinstance(inputs, EventBatch):
+            raise FateError("a precision was given with a dataset of histograms; it is for recordings of events")
+        if bool(batch.begins.any()):
+            self._step.reset(batch.begins)
+        found = self._step(inputs)
+        windows = [
+            (clip.recording, int(batch.ends_us[0, row]), found[row])
+            for row, clip in enumerate(batch.clips)
+            if not clip.is_empty
+        ]
+        self._run.windows += len(windows)
+        self._add_time("model")
+        return windows
+
+    def _add_time(self, stage: str) -> None:
+        now = time.perf_counter()
+        self._run.seconds[stage] += now - self._last
+        self._last = now
+
+
 @dataclass
 class DetectionCollector:
     """Collects detections window by window, and makes a table for each recording."""
@@ -171,6 +224,7 @@ def predict(
     most: int = 100,
     score: Score = "product",
     workers: int = 0,
+    precision: Precision | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Run:
@@ -184,6 +238,8 @@ def predict(
         score: what ranks predictions of heads with objectness: "product", objectness · class; or "class" alone, as in
             the public evaluation of RVT. Nothing in training keeps the class low where there is no object.
         workers: processes that load events.
+        precision: run the streaming step in this precision, one window of each recording in a call; see ``StepRunner``.
+            None for clips of windows in float32.
         progress: called with the share that is done, 0 to 1.
         options: of ``nms.detections``, like ``confidence``, ``most`` and ``score``.
     """
@@ -198,9 +254,16 @@ def predict(
         check_histograms(detector, recordings[0])
     run, hop_us = Run(hz), hop_of(hz)
     most_windows = windows_at_once(detector, torch.device(device), max(hop_us, window_us or 0))
+    if precision is not None:
+        streams, steps = streams or STEP_STREAMS, 1
     streams, usual_steps = at_once(len(recordings), max(most_windows, streams or 1), streams)
     plans = partial(evaluation_batches, recordings, hz, streams, steps or usual_steps, window_us)
-    runner = Runner(detector, device, hop_us, run, confidence=confidence, most=most, score=score, **options)
+    options |= {"confidence": confidence, "most": most, "score": score}
+    runner: Runner | StepRunner
+    if precision is None:
+        runner = Runner(detector, device, hop_us, run, **options)
+    else:
+        runner = StepRunner(detector, device, hop_us, run, streams, precision, **options)
     collector = DetectionCollector(detector.classes, most)
     total = max(sum(recording.end_us - recording.start_us for recording in recordings), 1)
     for batch in load(reader, plans, workers, pin_memory=runner.device.type == "cuda"):

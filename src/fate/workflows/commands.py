@@ -33,6 +33,7 @@ from fate.inference.backends.sessions import Backend
 from fate.inference.loading import Model, as_detector, choose_device, known_accuracy, known_sensors, means_a_model
 from fate.inference.running import Run
 from fate.inference.stream_types import Accuracy
+from fate.inference.streaming_step import Precision
 from fate.inference.timing import choose_most_accurate_window
 from fate.models.checkpoints import add_facts, record_accuracy
 from fate.models.detector import Detector
@@ -228,6 +229,7 @@ def evaluate(
     calibrate: bool = False,
     report: str | os.PathLike[str] | None = None,
     groups: str | os.PathLike[str] | Mapping[str, str] | None = None,
+    precision: Precision | None = None,
     backend: Backend = "torch",
     say: Say | None = None,
     progress: Progress | None = None,
@@ -268,6 +270,8 @@ def evaluate(
         report: name of a page to write, .html: curves, confusion matrices, kinds of errors (TIDE) and sample frames.
         groups: evaluate each group of recordings by itself, too: ``"sensor"`` or ``"scene"`` of a simulated dataset, a
             YAML or JSON file with a line ``recording: group`` for each recording, or such a mapping.
+        precision: evaluate what a stream computes on this device in this precision, such as ``"float16"`` on a GPU; see
+            ``fate.load_detector``. Unless given, clips of windows are detected in float32.
         backend: what runs the detector on a CPU; see ``fate.load_detector``.
         say: called with a line about what is prepared and which backend was chosen.
         progress: called with the share that is done, 0 to 1.
@@ -292,7 +296,8 @@ def evaluate(
     if means_a_model(what):
         given, note = fit_dataset(as_detector(what, backend), opened.sensor, opened.name, known_sensors(what))
     running: dict[str, Any] = {
-        "window_us": window_us, "streams": streams, "workers": workers, "score": score, "max_overlap": max_overlap
+        "window_us": window_us, "streams": streams, "workers": workers, "score": score, "max_overlap": max_overlap,
+        "precision": precision,
     }  # fmt: skip
     runs = None
     if spread is not None:

@@ -52,7 +52,7 @@ def predict_on_devices(
         running: further arguments of ``evaluation.predict_rates``.
     """
     recordings = dataset.labelled
-    options = {name: running.get(name) for name in ("window_us", "score", "max_overlap")}
+    options = {name: running.get(name) for name in ("window_us", "score", "max_overlap", "precision")}
     options["keep"] = all(recording.truth_file is None for recording in recordings)  # dense truth keeps every window
     facts = [weights_hash(detector := load()), detector.description, options, __version__]
     files: dict[tuple[int, int], dict[float, Path]] = {}

@@ -1,4 +1,4 @@
-"""Convolutions of neck and head on a GPU, for maps of several sizes in one kernel, and the predictions of the head.
+"""Convolutions on a GPU, for maps of several sizes in one kernel, and the predictions of YOLOX's head.
 
 A convolution is a matrix product whose inputs are the channels of all pixels under the kernel. Bias and activation are
 part of it. Maps of all strides are neighbours in memory, so that a layer of all levels of the head is one kernel.
@@ -14,11 +14,22 @@ import triton.language as tl
 from torch import Tensor
 
 from fate.models.fused import reference
-from fate.models.fused.products_gpu import STAGES, activated, block, depth, on, power_of_two, transposed
-from fate.models.fused.reference import Activation
+from fate.models.fused.products_gpu import (
+    STAGES,
+    activated,
+    block,
+    depth,
+    normalised,
+    on,
+    power_of_two,
+    transposed,
+)
+from fate.models.fused.reference import Activation, SeparableWeights
 
 #: Most sizes of maps in one kernel: strides 8, 16 and 32.
 LEVELS = 3
+#: Pixels of a program of ``separable_block``, which normalises all of their neighbours.
+NORMED = 16
 #: Arguments of kernels for which a value of 1 is nothing special.
 SIZES = ["end_0", "end_1", "h_0", "w_0", "h_1", "w_1", "h_2", "w_2", "windows"]
 
@@ -34,8 +45,7 @@ def conv(
 ) -> Tensor:
     """``reference.conv``, for at most three sizes."""
     _, groups, columns, side, _, inputs = weight.shape
-    after = [((height - 1) // stride + 1, (width - 1) // stride + 1) for height, width in sizes]
-    counts = [len(maps) * height * width for height, width in after]
+    counts = [len(maps) * _after(height, stride) * _after(width, stride) for height, width in sizes]
     out = maps.new_empty(len(maps), sum(counts) // len(maps), groups * columns, dtype=weight.dtype)
     tall, wide = block(sum(counts), groups * columns)
     wide = min(wide, power_of_two(columns))
@@ -46,6 +56,42 @@ def conv(
             0 if residual is None else residual.stride(0), 0 if residual is None else residual.stride(1),
             ACTIVATION=activation, HAS_RESIDUAL=residual is not None, SIDE=side, STRIDE=stride, TALL=tall, WIDE=wide,
             DEEP=depth(inputs, weight, tall + wide), num_stages=STAGES,
+        )  # fmt: skip
+    return out
+
+
+def depthwise(
+    maps: Tensor,
+    sizes: Sequence[tuple[int, int]],
+    weight: Tensor,
+    bias: Tensor,
+    stride: int = 1,
+    activation: Activation = "silu",
+) -> Tensor:
+    """``reference.depthwise``, for at most three sizes."""
+    side, channels = weight.shape[2:]
+    counts = [len(maps) * _after(height, stride) * _after(width, stride) for height, width in sizes]
+    out = maps.new_empty(len(maps), sum(counts) // len(maps), channels, dtype=weight.dtype)
+    tall, wide = block(sum(counts), channels)
+    wide = min(wide, power_of_two(channels))
+    with on(maps.device):
+        _depthwise[(_blocks(counts, tall)[-1], triton.cdiv(channels, wide))](
+            maps, weight, bias, out, *_described(sizes, counts, tall), len(maps), channels, maps.shape[1],
+            out.shape[1], maps.stride(1), ACTIVATION=activation, SIDE=side, STRIDE=stride, TALL=tall, WIDE=wide,
+        )  # fmt: skip
+    return out
+
+
+def separable_block(maps: Tensor, weights: SeparableWeights) -> Tensor:
+    """``reference.separable_block``, for at most 128 channels."""
+    windows, height, width, channels = maps.shape
+    count = windows * height * width
+    out = maps.new_empty(maps.shape)
+    with on(maps.device):
+        _separable_block[(triton.cdiv(count, NORMED),)](
+            maps, weights.norm.weight, weights.norm.bias, weights.filter, weights.filter_bias, weights.mix,
+            weights.mix_bias, out, count, height, width, channels, weights.norm.eps, SIDE=len(weights.filter),
+            TALL=NORMED, DEEP=power_of_two(channels),
         )  # fmt: skip
     return out
 
@@ -77,6 +123,11 @@ def predict(
             maps.shape[1], TALL=tall, WIDE=wide, DEEP=depth(inputs, weight, tall + 2 * wide), num_stages=STAGES,
         )  # fmt: skip
     return out
+
+
+def _after(side: int, stride: int) -> int:
+    """The side of a map behind a convolution."""
+    return (side - 1) // stride + 1
 
 
 def _blocks(counts: Sequence[int], tall: int) -> list[int]:
@@ -150,6 +201,68 @@ def _conv(
         result += tl.load(residual + source[:, None] + channel[None, :], mask=inside, other=0.0).to(tl.float32)
     to = out + (window * pixels_after + earlier_after + cell)[:, None] * stride_out + channel[None, :]
     tl.store(to, result.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def _depthwise(
+    maps, weight, bias, out, end_0, end_1, h_0, w_0, h_1, w_1, h_2, w_2, windows, channels, pixels, pixels_after,
+    stride_in, ACTIVATION: tl.constexpr, SIDE: tl.constexpr, STRIDE: tl.constexpr, TALL: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    level, first, height, width, earlier, earlier_after = _level(end_0, end_1, h_0, w_0, h_1, w_1, h_2, w_2, STRIDE)
+    height_after, width_after = (height - 1) // STRIDE + 1, (width - 1) // STRIDE + 1
+    area = height_after * width_after
+    row = (tl.program_id(0) - first) * TALL + tl.arange(0, TALL)
+    channel = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+    exists, used = row < windows * area, channel < channels
+    window = row // area
+    cell = row - window * area
+    y, x = cell // width_after, cell % width_after
+    own = weight + level * (SIDE * SIDE) * channels + channel
+    result = tl.zeros((TALL, WIDE), tl.float32)
+    result += tl.load(bias + level * channels + channel, mask=used, other=0.0)[None, :]
+    for tap in tl.static_range(SIDE * SIDE):  # all pixels are loaded ahead
+        from_y = y * STRIDE + tap // SIDE - SIDE // 2
+        from_x = x * STRIDE + tap % SIDE - SIDE // 2
+        there = exists & (from_y >= 0) & (from_y < height) & (from_x >= 0) & (from_x < width)
+        pixel = window * pixels + earlier + from_y * width + from_x
+        inside = there[:, None] & used[None, :]
+        a = tl.load(maps + pixel[:, None] * stride_in + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+        result += a * tl.load(own + tap * channels, mask=used, other=0.0).to(tl.float32)[None, :]
+    result = activated(result, ACTIVATION)
+    to = out + (window * pixels_after + earlier_after + cell)[:, None] * channels + channel[None, :]
+    tl.store(to, result.to(out.dtype.element_ty), mask=exists[:, None] & used[None, :])
+
+
+@triton.jit
+def _separable_block(
+    maps, norm_weight, norm_bias, weight, bias, mix, mix_bias, out, count, height, width, channels, eps,
+    SIDE: tl.constexpr, TALL: tl.constexpr, DEEP: tl.constexpr,
+):  # fmt: skip
+    kind: tl.constexpr = out.dtype.element_ty
+    row = tl.program_id(0) * TALL + tl.arange(0, TALL)
+    channel = tl.arange(0, DEEP)
+    exists, used = row < count, channel < channels
+    x, y = row % width, row // width % height
+    result = tl.zeros((TALL, DEEP), tl.float32)
+    result += tl.load(bias + channel, mask=used, other=0.0)[None, :]
+    for down in range(0, SIDE):
+        for across in tl.static_range(SIDE):  # the pixels of a row are loaded ahead
+            from_y, from_x = y + down - SIDE // 2, x + across - SIDE // 2
+            there = exists & (from_y >= 0) & (from_y < height) & (from_x >= 0) & (from_x < width)
+            pixel = row + (down - SIDE // 2) * width + across - SIDE // 2
+            offset = pixel[:, None] * channels + channel[None, :]
+            near = tl.load(maps + offset, mask=there[:, None] & used[None, :], other=0.0).to(tl.float32)
+            near = normalised(near, norm_weight, norm_bias, channel, channels, eps).to(kind).to(tl.float32)
+            w = tl.load(weight + (down * SIDE + across) * channels + channel, mask=used, other=0.0).to(tl.float32)
+            result += tl.where(there[:, None], near, 0.0) * w[None, :]
+    result = tl.dot(result.to(kind), transposed(mix, channel, channel, channels, channels, channels))
+    result = activated(result + tl.load(mix_bias + channel, mask=used, other=0.0)[None, :], "hardswish")
+    offset = row[:, None] * channels + channel[None, :]
+    inside = exists[:, None] & used[None, :]
+    own = tl.load(maps + offset, mask=inside, other=0.0).to(tl.float32)
+    own = normalised(own, norm_weight, norm_bias, channel, channels, eps).to(kind).to(tl.float32)
+    tl.store(out + offset, (result + own).to(kind), mask=inside)
 
 
 @triton.jit(do_not_specialize=[*SIZES, "s_0", "s_1", "s_2"])

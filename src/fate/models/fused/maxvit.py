@@ -3,6 +3,9 @@
 Up to 128 channels, all of a stage but its convolution and its attention depends on one pixel only, and the weights are
 small: a kernel computes whole rows, from attention to the end of the block. With more channels there are few pixels,
 and the weights of a block would pass through few multiprocessors; there, every product is a kernel.
+
+Small detectors have stages of other kinds (``backbones.maxvit.Kind``): a stage with a separable convolution takes one
+kernel for it, and a plain stage is one kernel of cuDNN.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from fate.errors import FateError
-from fate.models.backbones.maxvit import MaxViT, Stage, StageState
+from fate.models.backbones.maxvit import MaxViT, PlainStage, Stage, StageState
 from fate.models.detector import Frame
 from fate.models.fused.canvas import Canvas, padded_weight
-from fate.models.fused.reference import BlockWeights, Norm, S5Weights
+from fate.models.fused.presnet import FusedConvReLU
+from fate.models.fused.reference import BlockWeights, Norm, S5Weights, SeparableWeights
 from fate.models.layers.attention import TransformerBlock
+from fate.models.layers.conv import SeparableBlock
 from fate.models.layers.conv_lstm import ConvLSTM
 from fate.models.layers.s5 import S5Block
 
@@ -44,11 +49,13 @@ class FusedMaxViT(nn.Module):
         super().__init__()
         self.canvas = Canvas(frame, dtype)
         self.stages = nn.ModuleList(
-            FusedStage(cast(Stage, stage), backbone.partition, operations, dtype) for stage in backbone.stages
+            FusedStage(stage, backbone.partition, operations, dtype)
+            if isinstance(stage, Stage)
+            else FusedPlainStage(cast(PlainStage, stage), operations, dtype)
+            for stage in backbone.stages
         )
-        first = cast(FusedStage, self.stages[0]).conv
+        first = cast(FusedStage | FusedPlainStage, self.stages[0]).conv
         first.weight = _constant(padded_weight(first.weight), dtype)
-        first.in_channels = first.weight.shape[1]
 
     def forward(
         self,
@@ -70,7 +77,7 @@ class FusedMaxViT(nn.Module):
 
 
 class FusedStage(nn.Module):
-    """A stage: strided convolution, attention in windows and over a grid, and memory."""
+    """A stage: strided convolution, a separable convolution or attention in windows and over a grid, and memory."""
 
     def __init__(self, stage: Stage, partition: tuple[int, int], operations: ModuleType, dtype: torch.dtype) -> None:
         super().__init__()
@@ -81,7 +88,9 @@ class FusedStage(nn.Module):
         )  # fmt: skip
         self.conv.weight = _constant(given.weight, dtype)
         norm = norm_of(stage.downsample.norm)
-        blocks: list[FusedBlock] = []
+        blocks: list[FusedBlock | FusedSeparableBlock] = []
+        if stage.mix is not None:
+            blocks.append(FusedSeparableBlock(stage.mix, norm, operations, dtype))
         for block, grid in ((stage.window, False), (stage.grid, True)):
             if block is not None:  # the first block also normalises what the convolution returns
                 blocks.append(FusedBlock(block, None if blocks else norm, partition, grid, operations, dtype))
@@ -98,6 +107,38 @@ class FusedStage(nn.Module):
         maps = self.blocks(self.conv(x).permute(0, 2, 3, 1).contiguous())
         maps, after = self.memory(maps, state, step_scale)
         return maps.permute(0, 3, 1, 2), after
+
+
+class FusedPlainStage(nn.Module):
+    """A strided convolution with ReLU, without memory."""
+
+    def __init__(self, stage: PlainStage, operations: ModuleType, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.conv = FusedConvReLU(stage.conv.conv, operations, dtype)
+
+    def forward(self, x: Tensor, state: StageState, step_scale: float | Tensor) -> tuple[Tensor, StageState]:
+        """[N, C, H, W] to [N, C', H', W'], and no state."""
+        return self.conv(x), None
+
+
+class FusedSeparableBlock(nn.Module):
+    """A norm and a ``SeparableBlock`` on maps [N, H, W, C]."""
+
+    def __init__(self, block: SeparableBlock, norm: Norm, operations: ModuleType, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.operations = operations
+        conv, mix = block.filter.conv, block.mix.conv
+        self.weights = SeparableWeights(
+            norm=norm,
+            filter=_copy(conv.weight[:, 0].permute(1, 2, 0), dtype),
+            filter_bias=_float(conv.bias),
+            mix=_copy(mix.weight.flatten(1), dtype),
+            mix_bias=_float(mix.bias),
+        )
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """[N, H, W, C] to the same."""
+        return cast(Tensor, self.operations.separable_block(maps, self.weights))
 
 
 class FusedBlock(nn.Module):
@@ -119,12 +160,17 @@ class FusedBlock(nn.Module):
         self.normed = before is not None
         self.norm = before if before is not None else norm_of(cast(nn.LayerNorm, block.attention_norm))
         qkv, out = block.attention.qkv, block.attention.out
-        expand, contract = (cast(nn.Linear, cast(nn.Sequential, block.mlp)[index]) for index in (0, 2))
         self.qkv, self.qkv_bias = _copy(qkv.weight, dtype), _float(qkv.bias)
-        scale, mlp_scale = block.attention_scale, block.mlp_scale
+        scale = block.attention_scale
+        self.out, self.out_bias = _copy(out.weight * scale[:, None], dtype), _float(out.bias * scale)
+        self.rest: BlockWeights | None = None
+        if block.mlp is None:
+            return
+        expand, contract = (cast(nn.Linear, block.mlp[index]) for index in (0, 2))
+        mlp_scale = block.mlp_scale
         self.rest = BlockWeights(
-            out=_copy(out.weight * scale[:, None], dtype),
-            out_bias=_float(out.bias * scale),
+            out=self.out,
+            out_bias=self.out_bias,
             norm=norm_of(block.mlp_norm),
             expand=_copy(expand.weight, dtype),
             expand_bias=_float(expand.bias),
@@ -142,9 +188,11 @@ class FusedBlock(nn.Module):
             qkv, normed = run.normed_linear(maps.view(-1, channels), self.norm, self.qkv, self.qkv_bias)
             attended = run.attention(qkv.view(*maps.shape[:3], -1), *how)
         rows, attended = (normed if self.normed else maps).view(-1, channels), attended.view(-1, channels)
-        if channels <= WHOLE:
+        if rest is not None and channels <= WHOLE:
             return cast(Tensor, run.after_attention(attended, rows, rest).view(maps.shape))
-        rows = run.linear(attended, rest.out, rest.out_bias, residual=rows)
+        rows = run.linear(attended, self.out, self.out_bias, residual=rows)
+        if rest is None:
+            return cast(Tensor, rows.view(maps.shape))
         inside, _ = run.normed_linear(rows, rest.norm, rest.expand, rest.expand_bias, activation="gelu")
         return cast(Tensor, run.linear(inside, rest.contract, rest.contract_bias, residual=rows).view(maps.shape))
 
@@ -225,12 +273,13 @@ def why_not_fused(backbone: nn.Module, frame: Frame) -> str | None:
     if frame.repeat > 1:
         return 'its stem repeats cells (stem="upsample")'
     for stage in backbone.stages:
-        if not isinstance(stage, Stage) or stage.mix is not None or stage.grid is None:
-            return "a stage has no attention"
-        if stage.grid.mlp is None:
-            return "its attention has no MLP"
-        if stage.downsample.conv.out_channels > LONGEST:
+        if not isinstance(stage, Stage):
+            continue
+        channels = stage.downsample.conv.out_channels
+        if channels > LONGEST:
             return f"a stage has more than {LONGEST} channels"
+        if stage.mix is not None and channels > WHOLE:
+            return f"a stage with convolutions has more than {WHOLE} channels"
     return None
 
 

@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from fate.models.layers.conv import ConvNormAct
+from fate.models.layers.conv import FUSED, ConvNormAct
 from fate.models.necks.pafpn import PAFPN, CSPLayer
 
 #: (windows, height, width) of maps.
@@ -26,8 +26,10 @@ class FusedPAFPN(nn.Module):
         def pointwise(conv: ConvNormAct) -> Pointwise:
             return Pointwise(conv, operations, dtype)
 
-        def layer(csp: nn.Module) -> FusedCSP:
-            return FusedCSP(cast(CSPLayer, csp), operations, dtype)
+        def layer(given: nn.Module) -> FusedCSP | FusedSeparable:
+            if isinstance(given, CSPLayer):
+                return FusedCSP(given, operations, dtype)
+            return FusedSeparable(cast(nn.Sequential, given), operations, dtype)
 
         self.narrow_32, self.narrow_16 = pointwise(neck.narrow_32), pointwise(neck.narrow_16)
         self.halve_8 = FusedConv(neck.halve_8, operations, dtype)
@@ -50,11 +52,11 @@ class FusedPAFPN(nn.Module):
 
 
 class Pointwise(nn.Module):
-    """A 1×1 convolution with SiLU: rows [M, in] to [M, out]."""
+    """A 1×1 convolution with its activation: rows [M, in] to [M, out]."""
 
     def __init__(self, conv: ConvNormAct, operations: ModuleType, dtype: torch.dtype) -> None:
         super().__init__()
-        self.operations = operations
+        self.operations, self.activation = operations, FUSED[type(conv.activation)]
         self.weight = conv.conv.weight.detach().flatten(1).to(dtype).contiguous()
         self.bias = cast(Tensor, conv.conv.bias).detach().float()
 
@@ -69,28 +71,29 @@ class Pointwise(nn.Module):
         return cast(
             Tensor,
             self.operations.linear(
-                rows, self.weight, self.bias, activation="silu", others=others, doubled=doubled, out=out
+                rows, self.weight, self.bias, activation=self.activation, others=others, doubled=doubled, out=out
             ),
         )
 
 
 class FusedConv(nn.Module):
-    """A 3×3 convolution with SiLU: rows of maps of one size to rows."""
+    """A 3×3 convolution, full or depthwise, with its activation: rows of maps of one size to rows."""
 
     def __init__(self, conv: nn.Module, operations: ModuleType, dtype: torch.dtype) -> None:
         super().__init__()
-        given = cast(ConvNormAct, conv).conv
-        self.operations, self.stride = operations, given.stride[0]
-        self.weight = stacked([given.weight], 1, dtype)
+        conv = cast(ConvNormAct, conv)
+        given = conv.conv
+        self.activation, self.stride = FUSED[type(conv.activation)], given.stride[0]
+        self.convolve = operations.conv if given.groups == 1 else operations.depthwise
+        self.weight = stacked([given.weight], 1, dtype) if given.groups == 1 else filters([given.weight], dtype)
         self.bias = cast(Tensor, given.bias).detach().float()[None]
 
     def forward(self, rows: Tensor, size: Size) -> Tensor:
         """[M, in] of maps of this size to [M', out]."""
         windows, height, width = size
         maps = rows.view(windows, height * width, -1)
-        return cast(
-            Tensor, self.operations.conv(maps, [(height, width)], self.weight, self.bias, self.stride).flatten(0, 1)
-        )
+        maps = self.convolve(maps, [(height, width)], self.weight, self.bias, self.stride, self.activation)
+        return cast(Tensor, maps.flatten(0, 1))
 
 
 class FusedCSP(nn.Module):
@@ -115,18 +118,32 @@ class FusedCSP(nn.Module):
         return cast(Tensor, self.merge(rows, around))
 
 
+class FusedSeparable(nn.Module):
+    """A 1×1 and a depthwise convolution, in place of a ``CSPLayer``."""
+
+    def __init__(self, layer: nn.Sequential, operations: ModuleType, dtype: torch.dtype) -> None:
+        super().__init__()
+        mix, conv = (cast(ConvNormAct, part) for part in layer)
+        self.mix, self.conv = Pointwise(mix, operations, dtype), FusedConv(conv, operations, dtype)
+
+    def forward(self, rows: Tensor, others: Tensor, size: Size, doubled: bool = False) -> Tensor:
+        """See ``FusedCSP``."""
+        return cast(Tensor, self.conv(self.mix(rows, others, size[1:] if doubled else None), size))
+
+
 def why_not_fused(neck: nn.Module) -> str | None:
     """Why a neck cannot be fused; None if it can."""
-    if not isinstance(neck, PAFPN) or not isinstance(neck.fuse_16, CSPLayer):
-        return "its neck is not a PAFPN with CSP layers"
-    if not isinstance(neck.narrow_32.activation, nn.SiLU):
-        return "the activation of its neck is not SiLU"
-    return None
+    return None if isinstance(neck, PAFPN) else "its neck is not a PAFPN"
 
 
 def rows_of(maps: Tensor) -> Tensor:
     """Maps [N, C, H, W], channels last in memory, as rows [N · H · W, C]."""
     return maps.permute(0, 2, 3, 1).reshape(-1, maps.shape[1])
+
+
+def filters(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """Weights of depthwise convolutions [C, 1, side, side] for ``reference.depthwise``, one for each size of maps."""
+    return torch.stack([weight.detach()[:, 0].permute(1, 2, 0) for weight in weights]).to(dtype).contiguous()
 
 
 def stacked(weights: Sequence[Tensor], groups: int, dtype: torch.dtype) -> Tensor:

@@ -135,6 +135,8 @@ def activated(x, ACTIVATION: tl.constexpr):
         y = tl.maximum(x, 0.0)
     if ACTIVATION == "silu":
         y = x * tl.sigmoid(x)
+    if ACTIVATION == "hardswish":
+        y = x * tl.minimum(tl.maximum(x + 3.0, 0.0), 6.0) / 6.0
     if ACTIVATION == "gelu":
         y = gelu(x)
     return y

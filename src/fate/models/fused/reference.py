@@ -18,11 +18,12 @@ from fate.models.boxes import xyxy_from_cxcywh
 from fate.models.heads.yolox import cells_of, decode_boxes
 from fate.models.layers.attention import from_groups, to_groups
 from fate.models.layers.deformable import sampled
+from fate.models.layers.image_history import History, ImageHistory
 from fate.models.layers.s5 import complex_multiply, step
 from fate.models.necks import latent_memory
 
 #: What follows a product.
-Activation = Literal["none", "silu", "gelu", "relu"]
+Activation = Literal["none", "silu", "hardswish", "gelu", "relu"]
 
 
 class Norm(NamedTuple):
@@ -43,6 +44,16 @@ class BlockWeights(NamedTuple):
     expand_bias: Tensor  #: [hidden]
     contract: Tensor  #: [C, hidden]
     contract_bias: Tensor  #: [C]
+
+
+class SeparableWeights(NamedTuple):
+    """A depthwise and a 1×1 convolution behind a norm."""
+
+    norm: Norm
+    filter: Tensor  #: [side, side, C], an odd side
+    filter_bias: Tensor  #: [C] float32, like all biases
+    mix: Tensor  #: [C, C]
+    mix_bias: Tensor  #: [C]
 
 
 class S5Weights(NamedTuple):
@@ -72,6 +83,17 @@ class BoxWeights(NamedTuple):
     weight: Tensor  #: [4, C]
     bias: Tensor  #: [4] float32
     farthest: float  #: coordinates, which are logits, are limited to this absolute value before they are changed
+
+
+def complete_images(
+    history: ImageHistory, images: Tensor, state: History, scale: float | Tensor
+) -> tuple[Tensor, History]:
+    """One step of a history that does not keep the length: images [N, C + 1, H, W] to [N, C, H, W], and the state.
+
+    ``scale`` is the time between windows over 50 ms, a number or [N] float32. A kernel overwrites the state.
+    """
+    found: tuple[Tensor, History] = history(images, state, 1, scale)
+    return found
 
 
 def linear(
@@ -176,6 +198,18 @@ def after_attention(attended: Tensor, rows: Tensor, weights: BlockWeights) -> Te
     return linear(inside, weights.contract, weights.contract_bias, residual=rows)
 
 
+def separable_block(maps: Tensor, weights: SeparableWeights) -> Tensor:
+    """u + hardswish(mix · (filter * u + its bias) + bias) for u = norm(maps), as ``layers.conv.SeparableBlock``.
+
+    Maps and result are [N, H, W, C].
+    """
+    normed = _normalised(maps, weights.norm).to(weights.mix.dtype)
+    size, rows = (maps.shape[1], maps.shape[2]), normed.flatten(1, 2)
+    filtered = depthwise(rows, [size], weights.filter[None], weights.filter_bias[None], activation="none")
+    rows, filtered = rows.flatten(0, 1), filtered.flatten(0, 1)
+    return linear(filtered, weights.mix, weights.mix_bias, activation="hardswish", residual=rows).view(maps.shape)
+
+
 def s5_block(
     rows: Tensor, weights: S5Weights, transition: Tensor, gain: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -253,6 +287,27 @@ def conv(
         results.append(_activated(result, activation).flatten(2).transpose(1, 2))
     result = torch.cat(results, 1)
     return (result if residual is None else result + residual).to(weight.dtype).contiguous()
+
+
+def depthwise(
+    maps: Tensor,
+    sizes: Sequence[tuple[int, int]],
+    weight: Tensor,
+    bias: Tensor,
+    stride: int = 1,
+    activation: Activation = "silu",
+) -> Tensor:
+    """As ``conv``, of each channel by itself: ``weight`` is [sizes, side, side, C], an odd side."""
+    side = weight.shape[1]
+    levels = torch.split(maps, [height * width for height, width in sizes], 1)
+    results = []
+    for level, (height, width), own, own_bias in zip(levels, sizes, weight, bias, strict=True):
+        images = level.view(len(maps), height, width, -1).permute(0, 3, 1, 2)
+        kernel = own.permute(2, 0, 1)[:, None]
+        result = functional.conv2d(images, kernel, None, stride, side // 2, groups=len(kernel))
+        result = result.to(torch.promote_types(result.dtype, torch.float32)) + own_bias.view(-1, 1, 1)
+        results.append(_activated(result, activation).flatten(2).transpose(1, 2))
+    return torch.cat(results, 1).to(weight.dtype).contiguous()
 
 
 def conv_relu(
@@ -414,4 +469,6 @@ def _activated(values: Tensor, activation: Activation) -> Tensor:
         return values
     if activation == "relu":
         return functional.relu(values)
+    if activation == "hardswish":
+        return functional.hardswish(values)
     return functional.silu(values) if activation == "silu" else functional.gelu(values)
