@@ -59,11 +59,13 @@ def test_a_graph_finds_what_the_detector_finds(
         with pytest.raises(FateError, match="precision='float16' was asked for with .*, but its backbone"):
             compile_for_streaming(on_gpu[family], "cuda", streams=streams, precision=precision, **ALL)
         return
-    batches = stream(5, streams)
-    step = compile_for_streaming(on_gpu[family], "cuda", streams=streams, precision=precision, **ALL)
+    detector, batches = on_gpu[family], stream(5, streams)
+    if precision == "float16" and family == "evrt":  # all cells: one other query changes all boxes of random weights
+        detector = small_detector("evrt", queries=300).to("cuda")
+    step = compile_for_streaming(detector, "cuda", streams=streams, precision=precision, **ALL)
     assert isinstance(step, GraphStep)
     pixels, score, share = TOLERANCES[precision]
-    found, expected = [step(batch) for batch in batches], plain(on_gpu[family], batches)
+    found, expected = [step(batch) for batch in batches], plain(detector, batches)
     assert worst(found, expected, pixels, score) <= share
     assert all(len(window.boxes) > 0 for windows in found for window in windows)
 

@@ -420,7 +420,7 @@ def test_a_whole_detector_of_evrt_detr(dtype: torch.dtype, more: dict[str, Any])
         batch = batch_of(some_windows(4)[first : first + 2]).to(DEVICE)
         outputs, state = detector(batch, state)
         others, other_state = other(batch, other_state)
-        limit = 2e-4 if dtype == torch.float32 else 0.1
+        limit = 2e-4 if dtype == torch.float32 else 0.2  # 50 layers of random weights
         assert difference_of_sets(others, outputs) < limit
         assert state_difference(other_state, state) < limit
 

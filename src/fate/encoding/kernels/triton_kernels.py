@@ -29,7 +29,7 @@ CELLS = 2
 #: Programs that fill a large GPU; if there may be more pillars, a program processes several blocks.
 FULL_GPU = 32_768
 #: Programs that cap pillars, for any GPU; each processes every n-th full pillar.
-CAP_PROGRAMS = 1024
+CAP_PROGRAMS = 4096
 #: Programs of one warp that compute sums, for any GPU; each processes every n-th cell or block of cells.
 SUM_PROGRAMS = 8192
 #: The sum of ``loops.add_moments_of_features`` that is the product of two features. Features are x, y, tau, p, offsets
