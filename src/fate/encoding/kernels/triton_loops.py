@@ -145,7 +145,7 @@ def scatter(t_us, x, y, p, offsets, slots, begin, unsorted, size, start_us, hist
 def order(t_us, x, y, p, offsets, slots, begin, unsorted, packed, occupied, size, start_us, pillars, listed, border,
           limits, counts, max_pillars, first, cells, columns, side, COUNT: tl.constexpr, BLOCK: tl.constexpr,
           WIDTH: tl.constexpr):  # fmt: skip
-    """Sort the events of each cell by time and pixel code: an event's place is the number of lower ones in its cell.
+    """Sort the events of each cell by time and pixel code: an event's rank is the number of lower ones in its cell.
 
     List the cells with events in ``occupied``. With COUNT, first empty the pillars above the limit of priorities.
     """
@@ -181,13 +181,13 @@ def order(t_us, x, y, p, offsets, slots, begin, unsorted, packed, occupied, size
     entry = tl.atomic_add(counts, tl.sum(leads, 0), sem="relaxed") + tl.cumsum(leads, 0) - leads
     tl.store(occupied + entry, here, mask=leads > 0)
     n = tl.where(stays, n, 0)
-    place = tl.zeros((BLOCK, WIDTH), tl.int32)
+    rank = tl.zeros((BLOCK, WIDTH), tl.int32)
     for chunk in range(0, tl.max(n, 0), WIDTH):
         j = chunk + lane
         other = tl.load(unsorted + origin[:, None] + j, mask=j < n[:, None], other=0)
         lower = (other < event[:, None]) | ((other == event[:, None]) & (j < slot[:, None]))
-        place += ((j < n[:, None]) & lower).to(tl.int32)
-    tl.store(packed + origin + tl.sum(place, 1), event, mask=stays)
+        rank += ((j < n[:, None]) & lower).to(tl.int32)
+    tl.store(packed + origin + tl.sum(rank, 1), event, mask=stays)
 
 
 @triton.jit
