@@ -48,6 +48,16 @@ def test_the_most_accurate_length_is_chosen(model: Any, hz: float, expected_us: 
     assert choose_most_accurate_window(CARD, hz) == expected_us
 
 
+def test_a_short_length_that_was_not_measured_is_not_chosen(model: Any) -> None:
+    """The AP of windows of 50 ms at 20 Hz says nothing about windows of 5 ms."""
+    card = (Accuracy(20, 50_000, 44.1), Accuracy(200, 50_000, 44.2))
+    chosen = choose_timing(with_card(model, *card), SENSOR, 200)
+    assert chosen.window_us == 50_000
+    assert "44.2" in chosen.reason
+    assert "44.1" not in chosen.reason
+    assert choose_timing(with_card(model, *CARD), SENSOR, 50).window_us == 50_000
+
+
 def test_the_reason_names_what_was_compared(model: Any) -> None:
     reason = choose_timing(with_card(model, *CARD), SENSOR, 200).reason
     assert "windows of 50 ms, one every 5 ms" in reason

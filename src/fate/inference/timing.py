@@ -26,6 +26,8 @@ from fate.threads import leave_a_processor
 AUTO_RATES = (200.0, 100.0, 80.0, 50.0, 40.0, 25.0, 20.0, 10.0, 5.0)
 #: Points of AP50:95 for which longer windows are worth their cost.
 WORTH = 0.5
+#: What was measured counts for windows and rates that differ by no more than this factor.
+SIMILAR = 2.0
 #: Share of the time between two windows that a detector may take on a GPU, so that busy windows are in time too; and on
 #: a CPU, where the page, its browser and the source slow it down as well: on two x86 cores, fate-s-nano took
 #: 15 ms alone, and beside a browser 22 ms (median) and 38 ms (99 of 100 windows).
@@ -115,29 +117,35 @@ def _choose_window(card: Sequence[Accuracy], hz: float, length_us: int | None, t
     if length_us is not None:
         return Timing(hz, length_us)
     known = dict(_accuracy_at(card, hz))
-    if len(known) < 2 or hop not in known:
+    if not known.keys() - {hop}:
         return Timing(hz, hop)
-    fitting = {hop: known[hop]}
+    fitting = {hop: known[hop]} if hop in known else {}
     for length, ap in known.items():
-        is_better = ap > known[hop] + WORTH  # the time of others need not be measured
+        is_better = hop not in known or ap > known[hop] + WORTH  # the time of others need not be measured
         if is_better and (took_ms is None or took_ms(hz, length) <= took_ms.budget_ms(hz)):
             fitting[length] = ap
+    if not fitting:
+        return Timing(hz, hop, f"windows of {hop / 1000:g} ms; longer ones take too long on this machine")
     best = max(fitting.values())
     length = min(length for length, ap in fitting.items() if ap >= best - WORTH)
-    others = ", ".join(f"{ap:.1f} with {each / 1000:g} ms" for each, ap in sorted(known.items()) if each != length)
+    others = [f", {ap:.1f} with {each / 1000:g} ms" for each, ap in sorted(known.items()) if each != length]
     reason = f"windows of {length / 1000:g} ms, one every {hop / 1000:g} ms"
     slow = "; longer ones take too long on this machine" if max(known.values()) > best + WORTH else ""
-    return Timing(hz, length, f"{reason} (AP50:95 {known[length]:.1f} by the weights' header, {others}{slow})")
+    return Timing(hz, length, f"{reason} (AP50:95 {known[length]:.1f} by the weights' header{''.join(others)}{slow})")
 
 
 def _accuracy_at(card: Sequence[Accuracy], hz: float) -> Iterator[tuple[int, float]]:
-    """The lengths of windows that are possible at a rate, and their AP at the nearest rate that was measured."""
+    """The lengths of windows that are possible at a rate, and their AP at the nearest rate that was measured.
+
+    A length is left out if nothing similar was measured: short windows can be much worse than long ones, and
+    overlapping ones at a high rate worse than those at a low rate.
+    """
     hop = window_us(hz)
     nearest = sorted(card, key=lambda entry: -abs(math.log(entry.hz / hz)))
     for entry in nearest:  # the nearest comes last and replaces the others
-        if entry.window_us == window_us(entry.hz):
+        if entry.window_us == window_us(entry.hz) and 1 / SIMILAR <= entry.window_us / hop <= SIMILAR:
             yield hop, entry.ap
-        if entry.window_us > hop:
+        if entry.window_us > hop and hz <= SIMILAR * entry.hz:
             yield entry.window_us, entry.ap
 
 
