@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One round of training for real cameras (plans/real-cameras.md) on one GPU: simulate, train two or three detectors at
 # once, evaluate and calibrate. A machine may be lost, mostly one without a running command: call wait again at once,
-# with at most 300 seconds. Every call copies what there is into a folder.
+# with at most 300 seconds. wait and stop copy what there is into a folder.
 #
 #   bash scripts/train_for_real_cameras.sh begin WORK            starts everything in the background, from a copy of src/
 #   bash scripts/train_for_real_cameras.sh wait WORK OUT SECONDS waits for the end, at most SECONDS; copies weights to OUT
@@ -11,7 +11,7 @@
 # has failed or was stopped (WORK/log.txt names its log), 3 if the work goes on, 4 if nothing could be copied. Settings,
 # with the values for half an hour of one H200 with 16 cores:
 #   SEED=110 RECORDINGS=1000 SECONDS_EACH=1.5   the recordings; 1 000 took 242 s with SHARDS=14 processes
-#   EPOCHS_E=18 EPOCHS_S=27 EPOCHS_N=0          of 200 steps, for fate-e-tiny, fate-s-tiny and fate-s-nano (which 0 leaves out);
+#   EPOCHS_E=18 EPOCHS_S=27 EPOCHS_N=0          of 200 steps, for fate-e-tiny, fate-s-tiny and fate-s-nano (EPOCHS_N=0 leaves it out);
 #                                               0.24 and 0.165 s a step for two at once; without a history 0.195 and
 #                                               0.125 s, and 0.27, 0.18 and 0.1 s for three
 #   OPTIONS_E, OPTIONS_S, OPTIONS_N             model.options of each; EXTRA: further settings of all

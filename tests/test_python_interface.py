@@ -190,6 +190,9 @@ def test_evaluate_takes_names_paths_and_objects_alike(dataset: Path, tmp_path: P
         fate.evaluate(tmp_path / "boxes", dataset, groups={"another": "street"})
     with pytest.raises(fate.FateError, match="manifest"):
         fate.evaluate(tmp_path / "boxes", dataset, groups="sensor")
+    for options in ({"precision": "float32"}, {"backend": "openvino"}):  # of a detector, which does not run here
+        with pytest.raises(fate.FateError, match="predictions"):
+            fate.evaluate(tmp_path / "boxes", dataset, **options)  # type: ignore[arg-type]
     kept = fate.evaluate(tmp_path / "boxes", dataset)
     assert kept.rates[0].scores["AP50"] == by_name.rates[0].scores["AP50"]
     with pytest.raises(fate.FateError, match=r"fate-s-nanno.*fate-s-nano"):

@@ -110,6 +110,16 @@ def test_fine_tuning_says_that_parameters_are_new(drives: Path, weights: Path, o
     assert "length of windows" not in fine_tuning(drives, weights, device="cpu").about[0]
 
 
+def test_the_refusal_of_lost_parameters_names_all_options_of_the_weights() -> None:
+    """Without ``recurrence: time``, the detector would count steps, and no parameter would be missing."""
+    sensor = (64, 96)
+    given = build_model("fate-e-tiny", ("car",), sensor, recurrence="time", image_history=True)
+    with pytest.raises(FateError, match="model.options=") as refused:
+        transfer(given, build_model("fate-e-tiny", ("car",), sensor))
+    assert 'recurrence: "time"' in str(refused.value)
+    assert "image_history: true" in str(refused.value)
+
+
 def test_weights_of_another_architecture_are_refused() -> None:
     given, other = (
         build_model("fate-s-nano", ("car",), (48, 64)),

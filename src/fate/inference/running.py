@@ -255,7 +255,7 @@ def predict(
     run, hop_us = Run(hz), hop_of(hz)
     most_windows = windows_at_once(detector, torch.device(device), max(hop_us, window_us or 0))
     if precision is not None:
-        streams, steps = streams or STEP_STREAMS, 1
+        streams, steps = streams or min(STEP_STREAMS, most_windows), 1
     streams, usual_steps = at_once(len(recordings), max(most_windows, streams or 1), streams)
     plans = partial(evaluation_batches, recordings, hz, streams, steps or usual_steps, window_us)
     options |= {"confidence": confidence, "most": most, "score": score}

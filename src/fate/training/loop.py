@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -430,9 +431,11 @@ def transfer(given: Detector, detector: Detector) -> None:
     theirs, ours = given.state_dict(), detector.state_dict()
     lost = [option for option, part in OF_LENGTH.items() if _has(theirs, part) and not _has(ours, part)]
     if lost:
+        options = {**given.description.get("options", {}), **dict.fromkeys(lost, True)}
+        written = ", ".join(f"{name}: {json.dumps(value)}" for name, value in options.items())
         raise FateError(
-            f"the weights were trained with {' and '.join(lost)} and the detector is without; give model.options="
-            f"{{{', '.join(f'{option}: true' for option in lost)}}}"
+            f"the weights were trained with {' and '.join(lost)} and the detector is without; give all options of the"
+            f" weights: model.options={{{written}}}"
         )
     wider = rebuild({**given.description, "classes": [*given.classes, "one more"]}).state_dict()
     of_classes = {name for name, value in theirs.items() if wider[name].shape != value.shape}

@@ -293,6 +293,9 @@ def evaluate(
         protocol = replace(protocol, label_tolerance_us=label_tolerance_us)
     given: Any
     given, note = what, ""
+    if not means_a_model(what) and (precision is not None or backend != "torch"):
+        option = f"backend={backend}" if precision is None else f"precision={precision}"
+        raise FateError(f"{what}: predictions were given with {option}, which is for a detector; leave it out")
     if means_a_model(what):
         given, note = fit_dataset(as_detector(what, backend), opened.sensor, opened.name, known_sensors(what))
     running: dict[str, Any] = {
