@@ -16,8 +16,7 @@ operations, padding, network with recurrent state, and NMS with their thresholds
 At ``1mpx``, events have half the resolution, so that the frame is the 384 × 640 of the public code. EvRT-DETR gets the
 same histogram as the others. Its anchors are moved to the GPU first (the public code copies them in each call), its
 choice of the best queries belongs to the network, and its mask for new recordings is left out. FATE runs by
-``compile_for_streaming`` without ``torch.compile``. Fresh weights give no box above RVT's threshold, so its NMS has
-nothing to do, while FATE suppresses boxes from a confidence of 0.01.
+``compile_for_streaming`` without ``torch.compile``. Weights are fresh, so RVT and S5-ViT have hardly any box to suppress.
 
 Participants are built and compiled side by side, each group of modes in its own process. Those that are not ready
 after ``--limit`` seconds are left out. The others are then measured in turns, while all others wait. The table gives
@@ -57,7 +56,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from fate.encoding.batch import EventBatch
 from fate.events.events import Events
 from fate.events.window import Window
-from fate.inference.streaming_step import compile_for_streaming
+from fate.inference.streaming_step import PRECISIONS, compile_for_streaming
 from fate.models.zoo import build_model
 
 WINDOW_US = 50_000
@@ -155,6 +154,12 @@ def main() -> None:
         parser.error(f"--modes {' '.join(unknown)} was given; expected some of {', '.join(MODES)}, also with :float16")
     if options.device == "cpu" and set(options.modes) - {"eager", "compile"}:
         parser.error("--device cpu has only --modes eager compile; CUDA graphs need a GPU")
+    if min(options.rounds, options.windows) < 1:
+        parser.error(f"--rounds {options.rounds} --windows {options.windows} was given; expected 1 or more of each")
+    if unknown := sorted(set(options.precisions) - set(PRECISIONS)):
+        parser.error(f"--precisions {' '.join(unknown)} was given; expected some of {', '.join(PRECISIONS)}")
+    if options.json is not None and not options.json.parent.is_dir():
+        parser.error(f"--json {options.json} was given; the folder {options.json.parent} does not exist, make it first")
     precisions = options.precisions if options.device == "cuda" else ["float32"]
     tasks = make_tasks(options, precisions)
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(2, (os.cpu_count() or 2) // 4)))
