@@ -16,7 +16,7 @@ operations, padding, network with recurrent state, and NMS with their thresholds
 At ``1mpx``, events have half the resolution, so that the frame is the 384 × 640 of the public code. EvRT-DETR gets the
 same histogram as the others. Its anchors are moved to the GPU first (the public code copies them in each call), its
 choice of the best queries belongs to the network, and its mask for new recordings is left out. FATE runs by
-``compile_for_streaming`` without ``torch.compile``. Weights are fresh, so RVT and S5-ViT have hardly any box to suppress.
+``compile_for_streaming`` without ``torch.compile``. Weights are fresh, so RVT and S5-ViT have hardly any box.
 
 Participants are built and compiled side by side, each group of modes in its own process. Those that are not ready
 after ``--limit`` seconds are left out. The others are then measured in turns, while all others wait. The table gives
